@@ -33,7 +33,7 @@ file(GLOB primitive_tests CONFIGURE_DEPENDS cpu/*_case.cc cpu/*_test.cc plain/*.
 list(FILTER primitive_tests EXCLUDE REGEX
   "/(cpus|cpu_device_test|attend_math_test|thread_pool_test|thread_pool_jobs_test|far_strides_test)\\.cc$")
 file(GLOB cuda_test_sources CONFIGURE_DEPENDS cuda/*.cc cuda/costs/*_test.cc)
-list(FILTER cuda_test_sources EXCLUDE REGEX "/cuda_devices\\.cc$")
+list(FILTER cuda_test_sources EXCLUDE REGEX "/(cuda_devices|planned_device)\\.cc$")
 add_library(primitive_tests OBJECT ${primitive_tests})
 target_link_libraries(primitive_tests PRIVATE attnd_kernels attnd_compiler GTest::gmock)
 precompile(primitive_tests std absl gtest)
@@ -55,6 +55,13 @@ function(add_cuda_tests name emulated)
 endfunction()
 add_emulated(attnd_cuda_emulated)
 add_cuda_tests(cuda_tests attnd_cuda_emulated)
+# What plans cost on this device; a program of its own, like plan_tests.
+set(cuda_plan_sources ${plan_test_sources} cuda/planned_device.cc)
+list(FILTER cuda_plan_sources EXCLUDE REGEX "/processor\\.cc$")
+add_executable(cuda_plan_tests ${cuda_plan_sources})
+target_link_libraries(cuda_plan_tests
+  PRIVATE attnd_cuda_emulated attnd_kernels attnd_compiler GTest::gmock_main)
+add_tests(cuda_plan_tests cuda_tests)
 add_emulated(attnd_cuda_asan -fsanitize=address,undefined -fno-sanitize-recover=all -g1 -O1)
 add_cuda_tests(cuda_asan_tests attnd_cuda_asan)
 add_emulated(attnd_cuda_tsan -fsanitize=thread -g1 -O1)
@@ -104,7 +111,7 @@ if(ATTND_SERVER)
 endif()
 
 # Built where they are asked for (tests/run cuda, cuda-sanitized).
-set(emulated_targets attnd_cuda_emulated attnd_cuda_asan attnd_cuda_tsan attnd_cuda_counted attnd_cuda_counted_inlined cuda_costs cuda_tests cuda_asan_tests cuda_tsan_tests
+set(emulated_targets attnd_cuda_emulated attnd_cuda_asan attnd_cuda_tsan attnd_cuda_counted attnd_cuda_counted_inlined cuda_costs cuda_tests cuda_plan_tests cuda_asan_tests cuda_tsan_tests
   primitive_tests fake_nvml attnd_c_cuda)
 if(ATTND_SERVER)
   list(APPEND emulated_targets attnd-server-cuda)

@@ -67,6 +67,23 @@ def test_memory_stays_near_what_was_sent(start_server, rng, made):
         assert server.peak_rss() - before < 16 * MIB
 
 
+@pytest.mark.parametrize("made", [segments, small_blocks, examples, sentences])
+def test_tokens_beyond_the_lengths_take_nothing(start_server, rng, made):
+    # 604 MB of a device were left behind by a request of 1.3 MB, charged to nobody.
+    server = start_server("--budget-bytes", str(256 * MIB))
+    q = noise(rng, (1, 1, N, 1))
+    request = made(rng)
+    one = np.ones(1, np.int32)
+    with attnd.Client(server.target, timeout=120) as client:
+        client.forward(q[:, :, :64], q[:, :, :64], q[:, :, :64])
+        before, spent = resident(server), cpu_seconds(server)
+        request["tensors"] |= {"q_lengths": one, "kv_lengths": one}
+        reply = client.forward(q, q, q, **request)
+        assert reply.out.shape == q.shape
+        assert server.peak_rss() - before < 16 * MIB
+        assert cpu_seconds(server) - spent < 1
+
+
 def test_pairs_of_random_ids_are_counted(start_server, rng):
     server = start_server()
     q = noise(rng, (1, 2, 4000, 4))

@@ -86,6 +86,8 @@ struct Axis {
 };
 
 constexpr int64_t kMostLines = int64_t{1} << 30;
+// As kPlannedElements of element_walk.h.
+constexpr double kPlannedLines = 0x1p39;
 
 inline bool HasVectors(const Lines& lines, int view) {
   const int64_t bytes = 4 * SizeOf(lines.dtype[view]);
@@ -99,8 +101,9 @@ inline bool HasVectors(const Lines& lines, int view) {
   return true;
 }
 
-// Adds the lines of `axes`, halved until they are few enough.
-inline void AddLines(Lines lines, std::vector<Axis> axes, std::vector<Lines>* all) {
+// Adds the lines of `axes`, halved until they are few enough. `most`: pieces that are needed.
+inline void AddLines(Lines lines, std::vector<Axis> axes, size_t most, std::vector<Lines>* all) {
+  if (all->size() >= most) return;
   int64_t count = 1;
   size_t longest = 0;
   for (size_t i = 0; i < axes.size(); ++i) {
@@ -110,14 +113,14 @@ inline void AddLines(Lines lines, std::vector<Axis> axes, std::vector<Lines>* al
   if (count > kMostLines) {
     const int64_t half = axes[longest].size / 2, rest = axes[longest].size - half;
     axes[longest].size = half;
-    AddLines(lines, axes, all);
+    AddLines(lines, axes, most, all);
     axes[longest].size = rest;
     for (int v = 0; v < Lines::kViews; ++v) {
       if (lines.data[v] == nullptr) continue;
       lines.data[v] = static_cast<char*>(lines.data[v]) +
                       half * axes[longest].stride[v] * SizeOf(lines.dtype[v]);
     }
-    return AddLines(lines, axes, all);
+    return AddLines(lines, axes, most, all);
   }
   lines.count = static_cast<uint32_t>(count);
   lines.rank = static_cast<int>(axes.size());
@@ -174,7 +177,10 @@ inline std::vector<Lines> LinesOf(const std::array<View, Lines::kViews>& views, 
   // So many elements a thread keep enough of memory's bytes under way.
   while (lines.team < Lines::kThreads && lines.team * Lines::kShortHeld < lines.n) lines.team *= 2;
   std::vector<Lines> all;
-  lines_internal::AddLines(lines, axes, &all);
+  double count = 1;
+  for (const Axis& own : axes) count *= static_cast<double>(own.size);
+  const size_t most = count < lines_internal::kPlannedLines ? SIZE_MAX : 1;
+  lines_internal::AddLines(lines, axes, most, &all);
   return all;
 }
 

@@ -169,7 +169,7 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
     has_relative |= p.terms.r.given();
     int64_t states = 0;
     const size_t first = splits.size();
-    splits.resize(first + static_cast<size_t>(data.p.B), SeqSplit{1, 0, 0});
+    if (!stream.is_dry()) splits.resize(first + p.seqs.size(), SeqSplit{1, 0, 0});
     for (size_t b = 0; b < p.seqs.size(); ++b) {
       const AttendSeq& seq = p.seqs[b];
       if (seq.is_listed) continue;

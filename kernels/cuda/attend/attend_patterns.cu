@@ -1,79 +1,140 @@
 #include "kernels/cuda/attend/attend_patterns.h"
 
+#include <algorithm>
+#include <cmath>
+#include <set>
 #include <utility>
 
+#include "kernels/cuda/attend/stored_tiles.h"
 #include "kernels/cuda/cuda_call.h"
 #include "kernels/cuda/cuda_queue.h"
+#include "kernels/device/device.h"
 
 namespace attnd::cuda {
 
+void AttendPatterns::Plan(const AttendProblem& problem) {
+  const bool has_labels = problem.terms.table.given();
+  // As if each head had its own pattern: only the method knows. None has labels of its own.
+  const int64_t H = has_labels ? 1 : problem.q.shape[1];
+  for (const AttendSeq& seq : problem.seqs) {
+    // Where data decide masks may be computed, and labels anywhere; what others store is as large
+    // as on the host.
+    if ((seq.is_counted && !has_labels) || seq.is_listed || seq.nq == 0) continue;
+    const auto tiles = static_cast<int64_t>(std::ceil(seq.visible_tiles));
+    const DevicePattern::Cost cost = DevicePattern::CostOf(tiles, has_labels);
+    // What patterns store as it is: up to 8 masks a row of tiles, 1024 more and 256 terms.
+    constexpr int64_t kRowBytes = 8 << 10, kStoredBytes = int64_t{3} << 20, kSlotBytes = 32;
+    const int64_t stored =
+        std::min(cost.device_bytes, DivideUp(seq.nq, kTile) * kRowBytes + kStoredBytes);
+    const int64_t most = DevicePattern::MostBytes(stream_.device());
+    const int64_t computed = H > 0 && cost.device_bytes > most / H ? most : H * cost.device_bytes;
+    constexpr int64_t kCopyBytes = 4096;
+    const int64_t others = stored + kSlotBytes * (seq.nq + seq.nk) + kCopyBytes;
+    // A size class may take an eighth more.
+    computed_shares_ += seq.count * Share((computed + H * others) / 8 * 9);
+    computed_host_bytes_ = std::max(computed_host_bytes_, cost.host_bytes);
+    // An estimate: of the tiles that may be, so many are.
+    constexpr double kTileSeconds = 1e-6, kComputedShare = 0.1;
+    if (seq.mask_seconds == 0) {
+      computed_seconds_ +=
+          kTileSeconds * kComputedShare * seq.visible_tiles * static_cast<double>(seq.count);
+    }
+  }
+}
+
+DeviceStatus AttendPatterns::CopyOf(const Pattern& pattern, const AttendSeq& seq, int64_t left,
+                                    std::shared_ptr<const DevicePattern>* copy) {
+  if (!IsComputed(pattern)) {
+    *copy = DevicePattern::Of(stream_, pattern);
+    if (*copy != nullptr) return {};
+    return stream_.stopped()
+               ? DeviceStatus(DeviceStatus::Code::kStopped, "run: stopped")
+               : DeviceStatus(DeviceStatus::Code::kNoMemory, "cuda: no memory for a pattern");
+  }
+  // Of the lengths of the sequence alone: what it computes does not depend on others.
+  auto& known = computed_[{&pattern, seq.nq, seq.nk}];
+  DeviceStatus status;
+  if (known == nullptr) {
+    known = DevicePattern::Computed(stream_, pattern, seq.nq, seq.nk, left, &status);
+  }
+  *copy = known;
+  return status;
+}
+
 DeviceStatus AttendPatterns::Add(const AttendProblem& problem) {
-  const int64_t B = problem.q.shape[0], H = problem.q.shape[1];
-  const size_t first = seqs_.size(), head_first = by_head_.size();
+  const int64_t H = problem.q.shape[1];
+  const size_t first = seqs_.size(), count = problem.seqs.size();
   first_.push_back(first);
-  head_first_.push_back(head_first);
-  heads_.push_back(H);
   has_terms_.push_back(false);
-  shares_ += B * Share(static_cast<int64_t>(sizeof(SeqData) + H * sizeof(const PatternData*)));
-  seqs_.resize(first + static_cast<size_t>(B), SeqData{});
-  by_head_.resize(head_first + static_cast<size_t>(B * H), nullptr);
-  if (stream_.is_dry()) return {};
-  has_head_patterns_.resize(seqs_.size(), false);
-  copies_.resize(by_head_.size());
-  for (size_t b = 0; b < static_cast<size_t>(B); ++b) {
+  // Whether heads will have patterns of their own a plan does not know; without queries none has.
+  for (const AttendSeq& seq : problem.seqs) {
+    const int64_t heads = seq.nq > 0 ? H : 0;
+    shares_ += seq.count * Share(static_cast<int64_t>(sizeof(SeqData)) +
+                                 heads * static_cast<int64_t>(sizeof(const PatternData*)));
+  }
+  if (stream_.is_dry()) {
+    Plan(problem);
+    return {};
+  }
+  seqs_.resize(first + count, SeqData{});
+  places_.resize(first + count);
+  for (size_t b = 0; b < count; ++b) {
     const AttendSeq& seq = problem.seqs[b];
     SeqData& data = seqs_[first + b];
     data.nq = seq.nq;
     data.nk = seq.nk;
     data.offset = seq.offset;
-    const bool counts = seq.pair_count != nullptr && seq.pair_count->Claim();
-    const bool has_own = !seq.head_patterns.empty();
-    has_head_patterns_[first + b] = has_own;
-    for (int64_t h = 0; h < (has_own ? H : 1); ++h) {
-      const Pattern* pattern = seq.Of(h);
-      if (pattern == nullptr) continue;
-      const size_t at = head_first + b * static_cast<size_t>(H) + static_cast<size_t>(h);
-      copies_[at] = DevicePattern::Of(stream_, *pattern);
-      if (copies_[at] == nullptr) {
-        if (stream_.stopped()) return {DeviceStatus::Code::kStopped, "run: stopped"};
-        return {DeviceStatus::Code::kNoMemory, "cuda: no memory for a pattern"};
-      }
-      has_terms_.back() = has_terms_.back() || copies_[at]->has_terms();
-      if (counts) {
-        const int64_t pairs = copies_[at]->ComputedPairs(*pattern, seq.nq, seq.nk);
-        seq.pair_count->Add(has_own ? pairs : pairs * H);
-      }
-      if (has_own) {
-        by_head_[at] = copies_[at]->data();
-      } else {
-        data.pattern = copies_[at]->data();
-      }
+    if (DeviceStatus status = AddPatterns(seq, H, &places_[first + b]); !status.ok()) return status;
+    const Place& place = places_[first + b];
+    if (place.copy >= 0 && place.head < 0) data.pattern = copies_.back()->data();
+  }
+  return {};
+}
+
+DeviceStatus AttendPatterns::AddPatterns(const AttendSeq& seq, int64_t H, Place* place) {
+  const bool counts = seq.pair_count != nullptr && seq.pair_count->Claim();
+  const bool has_own = !seq.head_patterns.empty();
+  if (seq.nq == 0 || (!has_own && seq.pattern == nullptr)) return {};
+  place->copy = static_cast<int64_t>(copies_.size());
+  if (has_own) place->head = static_cast<int64_t>(by_head_.size());
+  int64_t left = DevicePattern::MostBytes(stream_.device());
+  std::set<const DevicePattern*> of_seq;
+  for (int64_t h = 0; h < (has_own ? H : 1); ++h) {
+    const Pattern* pattern = seq.Of(h);
+    if (has_own) by_head_.push_back(nullptr);
+    const auto& copy = copies_.emplace_back();
+    if (pattern == nullptr) continue;
+    if (DeviceStatus status = CopyOf(*pattern, seq, left, &copies_.back()); !status.ok()) {
+      return status;
     }
+    // Heads share what is equal.
+    if (of_seq.insert(copy.get()).second) left -= copy->computed_bytes();
+    if (left < 0) return DevicePattern::TooLarge(stream_.device());
+    if (has_own) by_head_.back() = copy->data();
+    has_terms_.back() = has_terms_.back() || copy->has_terms();
+    if (counts) seq.pair_count->Add(copy->computed_pairs() * (has_own ? 1 : H));
   }
   return {};
 }
 
 DeviceStatus AttendPatterns::Upload() {
   // The table of heads lies behind that of sequences, which points to it.
-  std::vector<SeqData>& seqs = seqs_;
   table_.buffer = TakeShared(stream_, shares_);
   if (table_.buffer == nullptr) return NoMemory(stream_);
   if (stream_.is_dry()) {
-    stream_.work().host_bytes += 4 * shares_;  // vectors that grew, and the owners of the patterns
+    // Vectors that grew, and the owners of the patterns.
+    stream_.work().host_bytes += 12 * shares_ + computed_host_bytes_;
+    stream_.work().seconds += computed_seconds_;
+    if (computed_shares_ > 0) planned_ = TakeShared(stream_, computed_shares_);
     return {};
   }
   const auto* heads =
-      reinterpret_cast<const PatternData* const*>(table_.As<SeqData>() + seqs.size());
-  for (size_t n = 0; n < first_.size(); ++n) {
-    const size_t end = n + 1 < first_.size() ? first_[n + 1] : seqs.size();
-    for (size_t s = first_[n]; s < end; ++s) {
-      if (!has_head_patterns_[s]) continue;
-      seqs[s].head_patterns =
-          heads + head_first_[n] + (s - first_[n]) * static_cast<size_t>(heads_[n]);
-    }
+      reinterpret_cast<const PatternData* const*>(table_.As<SeqData>() + seqs_.size());
+  for (size_t s = 0; s < seqs_.size(); ++s) {
+    if (places_[s].head >= 0) seqs_[s].head_patterns = heads + places_[s].head;
   }
   CudaQueue& queue = QueueOf(stream_);
-  const std::span<const std::byte> pieces[] = {BytesOf(seqs), BytesOf(by_head_)};
+  const std::span<const std::byte> pieces[] = {BytesOf(seqs_), BytesOf(by_head_)};
   const cudaError_t error =
       queue.staging().Send(table_.buffer->data(), pieces, [] { return true; });
   queue.cuda_progress().Add(0);
@@ -86,10 +147,10 @@ AttendPatterns::~AttendPatterns() {
 }
 
 const DevicePattern* AttendPatterns::Of(size_t n, int64_t b, int64_t h) const {
-  if (copies_.empty()) return nullptr;
-  const size_t seq = first_[n] + static_cast<size_t>(b);
-  const int64_t head = has_head_patterns_[seq] ? h : 0;
-  return copies_[head_first_[n] + static_cast<size_t>(b * heads_[n] + head)].get();
+  if (places_.empty()) return nullptr;
+  const Place& place = places_[first_[n] + static_cast<size_t>(b)];
+  if (place.copy < 0) return nullptr;
+  return copies_[static_cast<size_t>(place.copy + (place.head < 0 ? 0 : h))].get();
 }
 
 const PatternData* AttendPatterns::OnHost(size_t n, int64_t b, int64_t h) const {

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "kernels/cuda/attend/attend_params.h"
@@ -34,17 +36,37 @@ class AttendPatterns {
   bool has_terms(size_t n) const { return has_terms_[n]; }
 
  private:
+  // Of a sequence: where its pattern, or the first of those of its heads, stands.
+  struct Place {
+    int64_t copy = -1;  // in copies_; -1: it has no pattern
+    int64_t head = -1;  // in by_head_; -1: all heads have one pattern
+  };
+
+  // On a dry stream: what copies of computed patterns may take.
+  void Plan(const AttendProblem& problem);
+  DeviceStatus AddPatterns(const AttendSeq& seq, int64_t H, Place* place);
+  // `left`: bytes that computed tiles of the sequence may still take.
+  DeviceStatus CopyOf(const Pattern& pattern, const AttendSeq& seq, int64_t left,
+                      std::shared_ptr<const DevicePattern>* copy);
+
   Stream& stream_;
-  std::vector<size_t> first_;       // sequence of each problem
-  std::vector<size_t> head_first_;  // place in by_head_ of each problem's first sequence
-  std::vector<int64_t> heads_;
+  // Host memory follows from the sequences and patterns that there are, never from the number of
+  // heads alone: a few bytes ask for 65536 heads of thousands of packed sequences.
+  std::vector<size_t> first_;  // sequence of each problem
   std::vector<bool> has_terms_;
   std::vector<SeqData> seqs_;
-  std::vector<const PatternData*> by_head_;  // [sequence][H]; null where a sequence has one pattern
-  std::vector<bool> has_head_patterns_;      // of each sequence
-  std::vector<std::shared_ptr<const DevicePattern>> copies_;  // [sequence][H] or the first of them
-  int64_t shares_ = 0;                                        // of the table
+  std::vector<Place> places_;  // of each sequence
+  std::vector<const PatternData*> by_head_;
+  std::vector<std::shared_ptr<const DevicePattern>> copies_;
+  // Copies of computed patterns by what they cover: queries and keys of the pattern.
+  std::map<std::tuple<const Pattern*, int64_t, int64_t>, std::shared_ptr<const DevicePattern>>
+      computed_;
+  int64_t shares_ = 0;  // of the table
   Table table_;
+  // Of a dry stream.
+  int64_t computed_shares_ = 0, computed_host_bytes_ = 0;
+  double computed_seconds_ = 0;
+  std::shared_ptr<Buffer> planned_;
 };
 
 }  // namespace attnd::cuda

@@ -4,9 +4,11 @@
 #include <cstddef>
 #include <numeric>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "kernels/cuda/attend/device_tiles.h"
 #include "kernels/cuda/attend/stored_tiles.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/cuda_queue.h"
@@ -43,30 +45,9 @@ class Arrays {
   int64_t bytes_ = 0;
 };
 
-// Bit k of word q from bit q of word k (Hacker's Delight, section 7-3).
-void Transpose(const TileMask& mask, uint64_t* words) {
-  std::copy(mask.begin(), mask.end(), words);
-  uint64_t keep = 0x00000000ffffffffull;
-  for (int64_t step = 32; step > 0; step /= 2, keep ^= keep << step) {
-    for (int64_t k = 0; k < kTile; k = (k + step + 1) & ~step) {
-      const uint64_t swapped = ((words[k] >> step) ^ words[k + step]) & keep;
-      words[k] ^= swapped << step;
-      words[k + step] ^= swapped;
-    }
-  }
-}
-
-template <class T>
-void TransposeTile(const std::vector<T>& by_key, T* by_query) {
-  for (int64_t k = 0; k < kTile; ++k) {
-    for (int64_t q = 0; q < kTile; ++q) by_query[q * kTile + k] = by_key[k * kTile + q];
-  }
-}
-
 struct RowArrays {
   std::vector<TileRun> runs;
   std::vector<int32_t> order;
-  int64_t longest = 0;
 
   explicit RowArrays(const TileRows& rows) {
     const auto count = static_cast<size_t>(rows.rows());
@@ -79,7 +60,6 @@ struct RowArrays {
             {run.first, run.count, run.mask, run.terms, static_cast<int32_t>(tiles[row])});
         tiles[row] += run.count;
       }
-      longest = std::max(longest, tiles[row]);
     }
     order.resize(count);
     std::iota(order.begin(), order.end(), 0);
@@ -101,48 +81,21 @@ std::vector<int32_t> SlotOfRow(const std::vector<int32_t>& rows) {
 
 }  // namespace
 
-std::shared_ptr<const DevicePattern> DevicePattern::New(Stream& stream, const Pattern& pattern) {
-  const StoredTiles tiles(pattern, stream);
-  if (stream.stopped()) return nullptr;
-  const RowArrays by_query(tiles.by_query()), by_key(tiles.by_key());
-  std::vector<uint64_t> masks(tiles.masks().size() * kTile);
-  for (size_t n = 0; n < tiles.masks().size(); ++n) Transpose(tiles.masks()[n], &masks[n * kTile]);
-  std::vector<float> bias;
-  std::vector<uint16_t> labels;
-  struct Places {
-    int64_t bias = -1, labels = -1;
-  };
-  std::vector<Places> places;
-  constexpr size_t kPairs = kTile * kTile;
-  for (const TileTerms& terms : tiles.terms()) {
-    Places place;
-    if (!terms.bias.empty()) {
-      place.bias = static_cast<int64_t>(bias.size());
-      bias.resize(bias.size() + kPairs);
-      TransposeTile(terms.bias, &bias[place.bias]);
-    }
-    if (!terms.labels.empty()) {
-      place.labels = static_cast<int64_t>(labels.size());
-      labels.resize(labels.size() + kPairs);
-      TransposeTile(terms.labels, &labels[place.labels]);
-    }
-    places.push_back(place);
-  }
+bool DevicePattern::Make(Stream& stream, const Pattern& pattern, const TileRows& by_query_rows,
+                         const TileRows& by_key_rows, const DeviceTiles& tiles) {
+  const RowArrays by_query(by_query_rows), by_key(by_key_rows);
   const std::vector<int32_t> slots = SlotOfRow(pattern.query_rows);
 
-  auto copy = std::make_shared<DevicePattern>();
-  PatternData& data = copy->on_host_;
-  std::vector<TermsData> terms(places.size());
+  PatternData& data = on_host_;
   Arrays arrays;
   arrays.Add(std::span<const PatternData>(&data, 1));
-  const int64_t at_query_begin = arrays.Add(tiles.by_query().begin);
+  const int64_t at_query_begin = arrays.Add(by_query_rows.begin);
   const int64_t at_query_runs = arrays.Add(by_query.runs);
   const int64_t at_query_order = arrays.Add(by_query.order);
-  const int64_t at_key_begin = arrays.Add(tiles.by_key().begin);
+  const int64_t at_key_begin = arrays.Add(by_key_rows.begin);
   const int64_t at_key_runs = arrays.Add(by_key.runs);
   const int64_t at_key_order = arrays.Add(by_key.order);
-  const int64_t at_masks = arrays.Add(masks), at_terms = arrays.Add(terms);
-  const int64_t at_bias = arrays.Add(bias), at_labels = arrays.Add(labels);
+  const int64_t at_terms = arrays.Add(tiles.terms());
   const int64_t at_query_rows = arrays.Add(pattern.query_rows);
   const int64_t at_key_rows = arrays.Add(pattern.key_rows);
   const int64_t at_key_bias = arrays.Add(pattern.key_bias);
@@ -152,22 +105,23 @@ std::shared_ptr<const DevicePattern> DevicePattern::New(Stream& stream, const Pa
   const int64_t at_queries_begin = arrays.Add(pattern.queries_of.begin);
   const int64_t at_queries = arrays.Add(pattern.queries_of.columns);
 
-  copy->buffer_ = stream.device().memory().Allocate(arrays.bytes(), stream.queue());
-  if (copy->buffer_ == nullptr) return nullptr;
-  const auto* base = static_cast<const std::byte*>(copy->buffer_->data());
+  const std::shared_ptr<Buffer> buffer =
+      stream.device().memory().Allocate(arrays.bytes(), stream.queue());
+  if (buffer == nullptr) return false;
+  const auto* base = static_cast<const std::byte*>(buffer->data());
   const auto place = [&]<class T>(int64_t at, const T** pointer) {
     *pointer = at < 0 ? nullptr : reinterpret_cast<const T*>(base + at);
   };
   data = {.Nq = pattern.Nq, .Nk = pattern.Nk};
-  data.by_query.rows = tiles.by_query().rows();
+  data.by_query.rows = by_query_rows.rows();
   place(at_query_begin, &data.by_query.begin);
   place(at_query_runs, &data.by_query.runs);
   place(at_query_order, &data.by_query.order);
-  data.by_key.rows = tiles.by_key().rows();
+  data.by_key.rows = by_key_rows.rows();
   place(at_key_begin, &data.by_key.begin);
   place(at_key_runs, &data.by_key.runs);
   place(at_key_order, &data.by_key.order);
-  place(at_masks, &data.masks);
+  data.masks = tiles.masks();
   place(at_terms, &data.terms);
   place(at_query_rows, &data.query_rows);
   place(at_key_rows, &data.key_rows);
@@ -178,26 +132,24 @@ std::shared_ptr<const DevicePattern> DevicePattern::New(Stream& stream, const Pa
   place(at_keys, &data.keys);
   place(at_queries_begin, &data.queries_begin);
   place(at_queries, &data.queries);
-  for (size_t n = 0; n < terms.size(); ++n) {
-    terms[n] = {};
-    if (places[n].bias >= 0) place(at_bias + 4 * places[n].bias, &terms[n].bias);
-    if (places[n].labels >= 0) place(at_labels + 2 * places[n].labels, &terms[n].labels);
-  }
-  if (!stream.device().Upload(stream, copy->buffer_->data(), arrays.pieces(), nullptr).ok()) {
-    return nullptr;
-  }
-  place(0, &copy->data_);
-  copy->made_by_ = stream.queue()->progress();
-  copy->longest_[0] = by_query.longest;
-  copy->longest_[1] = by_key.longest;
-  copy->has_terms_ = !terms.empty() || !pattern.key_bias.empty();
-  copy->computed_pairs_ = tiles.computed_pairs();
-  return copy;
+  if (!stream.device().Upload(stream, buffer->data(), arrays.pieces(), nullptr).ok()) return false;
+  place(0, &data_);
+  buffers_ = tiles.buffers();
+  buffers_.push_back(buffer);
+  made_by_ = stream.queue()->progress();
+  has_terms_ = !tiles.terms().empty() || !pattern.key_bias.empty();
+  return true;
 }
 
 std::shared_ptr<const DevicePattern> DevicePattern::Of(Stream& stream, const Pattern& pattern) {
-  return std::static_pointer_cast<const DevicePattern>(
-      pattern.copies->Of(stream, [&] { return New(stream, pattern); }));
+  const auto make = [&]() -> std::shared_ptr<const DevicePattern> {
+    DeviceTiles tiles(stream, /*terms_a_block=*/1);
+    auto copy = std::make_shared<DevicePattern>();
+    const bool is_made = tiles.Take(pattern, 0) && tiles.Flush() &&
+                         copy->Make(stream, pattern, pattern.by_query, pattern.by_key, tiles);
+    return is_made ? copy : nullptr;
+  };
+  return std::static_pointer_cast<const DevicePattern>(pattern.copies->Of(stream, make));
 }
 
 void DevicePattern::Hold(Stream& stream, std::shared_ptr<const DevicePattern> copy) {
@@ -206,12 +158,46 @@ void DevicePattern::Hold(Stream& stream, std::shared_ptr<const DevicePattern> co
   if (copy != nullptr && copy->made_by_ != queue.progress()) queue.Hold(std::move(copy));
 }
 
-int64_t DevicePattern::ComputedPairs(const Pattern& pattern, int64_t nq, int64_t nk) const {
-  if (computed_pairs_ == 0) return 0;
-  const bool cuts_queries = pattern.query_rows.empty() && nq < pattern.Nq;
-  const bool cuts_keys = pattern.key_rows.empty() && nk < pattern.Nk;
-  if (!cuts_queries && !cuts_keys) return computed_pairs_;
-  return CountComputedPairs(pattern, cuts_queries ? nq : pattern.Nq, cuts_keys ? nk : pattern.Nk);
+DevicePattern::Cost DevicePattern::CostOf(int64_t tiles, bool has_labels) {
+  // Runs of both directions, at worst one a tile; on the host twice each, in a vector that grew.
+  constexpr int64_t kRuns = 2 * sizeof(TileRun), kHostRuns = kRuns + 4 * sizeof(Run);
+  Cost cost = DeviceTiles::CostOf(tiles, has_labels ? tiles : 0);
+  cost.device_bytes += kRuns * tiles;
+  cost.host_bytes += kHostRuns * tiles;
+  return cost;
+}
+
+int64_t DevicePattern::MostBytes(const Device& device) { return device.info().memory_bytes / 16; }
+
+DeviceStatus DevicePattern::TooLarge(const Device& device) {
+  return {DeviceStatus::Code::kNoMemory,
+          "cuda: tiles of the patterns of a sequence take more than " +
+              std::to_string(MostBytes(device)) + " bytes"};
+}
+
+std::shared_ptr<const DevicePattern> DevicePattern::Computed(Stream& stream, const Pattern& pattern,
+                                                             int64_t nq, int64_t nk,
+                                                             int64_t most_bytes,
+                                                             DeviceStatus* status) {
+  StoredTiles stored(pattern, nq, nk);
+  const Cost cost = CostOf(std::max(stored.computed_masks(), stored.computed_terms()),
+                           stored.computed_terms() > 0);
+  if (cost.device_bytes > most_bytes) {
+    *status = TooLarge(stream.device());
+    return nullptr;
+  }
+  DeviceTiles tiles(stream, DeviceTiles::kTermsABlock);
+  auto copy = std::make_shared<DevicePattern>();
+  if (tiles.Take(pattern, stored.computed_masks()) && stored.Compute(&tiles) && tiles.Flush() &&
+      copy->Make(stream, pattern, stored.by_query(), stored.by_key(), tiles)) {
+    copy->computed_pairs_ = stored.computed_pairs();
+    copy->computed_bytes_ = cost.device_bytes;
+    return copy;
+  }
+  *status = stream.stopped()
+                ? DeviceStatus(DeviceStatus::Code::kStopped, "run: stopped")
+                : DeviceStatus(DeviceStatus::Code::kNoMemory, "cuda: no memory for a pattern");
+  return nullptr;
 }
 
 }  // namespace attnd::cuda

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "kernels/cuda/attend/pattern_data.h"
 #include "kernels/device/memory.h"
@@ -11,40 +12,58 @@
 
 namespace attnd::cuda {
 
-// Made once for a pattern and a device, in work of the stream that needs it first; released with
-// the pattern. What the pattern computes (Run::kComputed) is stored here: equal masks once, tiles
-// that show nothing not at all. That may take seconds of the host; it ends early where the stream
-// is stopped.
+class DeviceTiles;
+
+// What a pattern computes (Run::kComputed) is stored here: equal masks mostly once, tiles that show
+// nothing not at all. Of one that computes nothing there is one copy for a device, made in work of
+// the stream that needs it first and released with the pattern: it takes about as much memory as
+// the pattern, whose cache is bounded. Of one that computes, which keeps less on the host than its
+// tiles take here, each launch makes a copy of its own; plans count it as workspace.
 class DevicePattern {
  public:
-  // The copy of `pattern` that `stream` may use. Until the work that the stream has been asked for
-  // when Hold is called has passed, the memory stays, whatever happens to the pattern. Null: there
-  // is no memory, or the stream was stopped. REQUIRES: not dry.
+  // The copy of a pattern that computes nothing, which `stream` may use. Until the work that the
+  // stream has been asked for when Hold is called has passed, the memory stays, whatever happens to
+  // the pattern. Null: there is no memory. REQUIRES: not dry.
   static std::shared_ptr<const DevicePattern> Of(Stream& stream, const Pattern& pattern);
   // Call it once all work that reads the copy has been asked for.
   static void Hold(Stream& stream, std::shared_ptr<const DevicePattern> copy);
+
+  // What a copy takes of so many computed tiles.
+  struct Cost {
+    int64_t device_bytes, host_bytes;
+  };
+  static Cost CostOf(int64_t tiles, bool has_labels);
+  // The most that the computed tiles of one sequence may take of a device: a sixteenth of it.
+  static int64_t MostBytes(const Device& device);
+  static DeviceStatus TooLarge(const Device& device);
+  // A copy of a pattern that computes, of queries below nq and keys below nk, for work of `stream`
+  // alone. May take seconds of the host; ends early where the run is stopped. Null, and *status:
+  // there is no memory, it would take more than `most_bytes`, or it was stopped. REQUIRES: not dry.
+  static std::shared_ptr<const DevicePattern> Computed(Stream& stream, const Pattern& pattern,
+                                                       int64_t nq, int64_t nk, int64_t most_bytes,
+                                                       DeviceStatus* status);
 
   // In device memory.
   const PatternData* data() const { return data_; }
   // The same, to read on the host: its pointers are of the device.
   const PatternData& on_host() const { return on_host_; }
-  // Most visible tiles of a row of query tiles, of key tiles.
-  int64_t longest_by_query() const { return longest_[0]; }
-  int64_t longest_by_key() const { return longest_[1]; }
   bool has_terms() const { return has_terms_; }  // constants or labels
-  // Visible pairs of one head of tiles whose masks are computed, of queries and keys below nq, nk.
-  int64_t ComputedPairs(const Pattern& pattern, int64_t nq, int64_t nk) const;
+  // Visible pairs of one head of tiles whose masks are computed.
+  int64_t computed_pairs() const { return computed_pairs_; }
+  // What counts towards MostBytes.
+  int64_t computed_bytes() const { return computed_bytes_; }
 
  private:
-  static std::shared_ptr<const DevicePattern> New(Stream& stream, const Pattern& pattern);
+  // `tiles` keeps the memory of masks and terms.
+  bool Make(Stream& stream, const Pattern& pattern, const TileRows& by_query_rows,
+            const TileRows& by_key_rows, const DeviceTiles& tiles);
 
-  std::shared_ptr<Buffer> buffer_;
+  std::vector<std::shared_ptr<Buffer>> buffers_;
   std::shared_ptr<WorkProgress> made_by_;
   PatternData on_host_ = {};
   const PatternData* data_ = nullptr;
-  int64_t longest_[2] = {0, 0};
   bool has_terms_ = false;
-  int64_t computed_pairs_ = 0;  // without clipping
+  int64_t computed_pairs_ = 0, computed_bytes_ = 0;
 };
 
 }  // namespace attnd::cuda

@@ -2,52 +2,32 @@
 
 #include <algorithm>
 #include <bit>
-#include <functional>
-#include <string>
-#include <string_view>
-#include <unordered_map>
-#include <utility>
+
+#include "kernels/core/run_control.h"
 
 namespace attnd::cuda {
 namespace {
 
-// Things that are equal byte for byte, each once.
-class Known {
- public:
-  // The index of `bytes`; `next` where they are new.
-  int32_t IndexOf(std::string_view bytes, int32_t next) {
-    const auto range = places_.equal_range(std::hash<std::string_view>()(bytes));
-    for (auto at = range.first; at != range.second; ++at) {
-      if (at->second.first == bytes) return at->second.second;
-    }
-    places_.emplace(std::hash<std::string_view>()(bytes), std::pair(std::string(bytes), next));
-    return next;
-  }
+// Tiles between two check points.
+constexpr int64_t kCheckedTiles = 32;
 
- private:
-  std::unordered_multimap<size_t, std::pair<std::string, int32_t>> places_;
-};
-
-template <class T>
-std::string_view Bytes(const T* values, size_t count) {
-  return {reinterpret_cast<const char*>(values), count * sizeof(T)};
-}
-
-void Append(std::vector<Run>* runs, size_t begin, int32_t tile, int32_t mask, int32_t terms) {
+void Append(std::vector<Run>* runs, size_t begin, const Run& tile) {
   if (runs->size() > begin) {
     Run& last = runs->back();
-    if (last.first + last.count == tile && last.mask == mask && last.terms == terms) {
+    if (last.first + last.count == tile.first && last.mask == tile.mask &&
+        last.terms == tile.terms) {
       ++last.count;
       return;
     }
   }
-  runs->push_back({tile, 1, mask, terms});
+  runs->push_back(tile);
 }
 
-bool AnyComputed(const TileRows& rows) {
-  return std::any_of(rows.runs.begin(), rows.runs.end(),
-                     [](const Run& run) { return run.is_computed(); });
+bool Gathers(const Pattern& pattern) {
+  return !pattern.query_rows.empty() || !pattern.key_rows.empty();
 }
+
+int64_t Tiles(int64_t slots) { return (slots + kTile - 1) / kTile; }
 
 // Pairs of the mask of a query tile with rows, below nq, and of a key tile with rows, below nk.
 int64_t CountPairs(const Pattern& pattern, const TileMask& mask, int64_t q_tile, int64_t key_tile,
@@ -67,77 +47,108 @@ int64_t CountPairs(const Pattern& pattern, const TileMask& mask, int64_t q_tile,
 
 }  // namespace
 
-StoredTiles::StoredTiles(const Pattern& pattern, Stream& stream)
-    : pattern_(pattern), has_own_(AnyComputed(pattern.by_query)) {
+StoredTiles::StoredTiles(const Pattern& pattern, int64_t nq, int64_t nk)
+    : pattern_(pattern),
+      nq_(Gathers(pattern) ? pattern.Nq : std::min(nq, pattern.Nq)),
+      nk_(Gathers(pattern) ? pattern.Nk : std::min(nk, pattern.Nk)),
+      has_own_(IsComputed(pattern)) {
   if (!has_own_) return;
-  masks_ = pattern.masks;
-  terms_ = pattern.terms;
-  Known masks, known_terms;
-  const auto keep_terms = [&](TileTerms* terms) {
-    if (terms->bias.empty() && terms->labels.empty()) return Run::kNoTerms;
-    std::string bytes(Bytes(terms->bias.data(), terms->bias.size()));
-    bytes += Bytes(terms->labels.data(), terms->labels.size());
-    const auto next = static_cast<int32_t>(terms_.size());
-    const int32_t index = known_terms.IndexOf(bytes, next);
-    if (index == next) terms_.push_back(*terms);
-    return index;
-  };
-  const auto keep_mask = [&](const TileMask& mask) {
-    const auto next = static_cast<int32_t>(masks_.size());
-    const int32_t index = masks.IndexOf(Bytes(mask.data(), mask.size()), next);
-    if (index == next) masks_.push_back(mask);
-    return index;
-  };
-  std::vector<std::vector<Run>> by_key(static_cast<size_t>(pattern.by_key.rows()));
-  TileMask mask;
-  TileTerms terms;
-  by_query_.begin.push_back(0);
-  for (int64_t row = 0; row < pattern.by_query.rows(); ++row) {
-    const size_t begin = by_query_.runs.size();
-    for (int64_t r = pattern.by_query.begin[row]; r < pattern.by_query.begin[row + 1]; ++r) {
-      if (stream.stopped()) return;
-      const Run& run = pattern.by_query.runs[r];
-      for (int32_t tile = run.first; tile < run.first + run.count; ++tile) {
-        int32_t mask_index = run.mask, terms_index = run.terms;
-        if (run.mask == Run::kComputed) {
-          const TileSight sight = ComputeMask(pattern, row, tile, &mask);
-          if (sight == TileSight::kNothing) continue;
-          computed_pairs_ += CountPairs(pattern, mask, row, tile, pattern.Nq, pattern.Nk);
-          mask_index = sight == TileSight::kEverything ? Run::kFull : keep_mask(mask);
-        }
-        if (run.terms == Run::kComputed) {
-          ComputeTerms(pattern, row, tile, &terms);
-          terms_index = keep_terms(&terms);
-        }
-        Append(&by_query_.runs, begin, tile, mask_index, terms_index);
-        if (tile < static_cast<int32_t>(by_key.size())) {
-          Append(&by_key[tile], 0, static_cast<int32_t>(row), mask_index, terms_index);
-        }
-      }
-    }
-    by_query_.begin.push_back(static_cast<int64_t>(by_query_.runs.size()));
-  }
-  by_key_.begin.push_back(0);
-  for (const std::vector<Run>& runs : by_key) {
-    by_key_.runs.insert(by_key_.runs.end(), runs.begin(), runs.end());
-    by_key_.begin.push_back(static_cast<int64_t>(by_key_.runs.size()));
+  const int64_t rows = std::min(pattern.by_query.rows(), Tiles(nq_)), columns = Tiles(nk_);
+  const std::vector<int64_t>& begin = pattern.by_query.begin;
+  for (int64_t r = 0; rows > 0 && r < begin[rows]; ++r) {
+    const Run& run = pattern.by_query.runs[r];
+    const int64_t count = std::clamp<int64_t>(columns - run.first, 0, run.count);
+    if (run.mask == Run::kComputed) computed_masks_ += count;
+    if (run.terms == Run::kComputed) computed_terms_ += count;
   }
 }
 
-int64_t CountComputedPairs(const Pattern& pattern, int64_t nq, int64_t nk) {
-  int64_t pairs = 0;
+bool StoredTiles::Compute(TileStore* store) {
+  const int64_t rows = std::min(pattern_.by_query.rows(), Tiles(nq_));
+  by_query_.begin.reserve(static_cast<size_t>(rows) + 1);
+  by_query_.begin.push_back(0);
+  for (int64_t row = 0; row < rows; ++row) {
+    if (!ComputeRow(row, store)) return false;
+    by_query_.begin.push_back(static_cast<int64_t>(by_query_.runs.size()));
+  }
+  Transpose();
+  return !CheckPoint();
+}
+
+bool StoredTiles::ComputeRow(int64_t row, TileStore* store) {
+  const size_t begin = by_query_.runs.size();
+  const int64_t columns = Tiles(nk_);
   TileMask mask;
-  for (int64_t row = 0; row < pattern.by_query.rows() && row * kTile < nq; ++row) {
-    for (int64_t r = pattern.by_query.begin[row]; r < pattern.by_query.begin[row + 1]; ++r) {
-      const Run& run = pattern.by_query.runs[r];
-      if (run.mask != Run::kComputed) continue;
-      for (int64_t tile = run.first; tile < run.first + run.count && tile * kTile < nk; ++tile) {
-        if (ComputeMask(pattern, row, tile, &mask) == TileSight::kNothing) continue;
-        pairs += CountPairs(pattern, mask, row, tile, nq, nk);
+  TileTerms terms;
+  int64_t computed = 0;
+  for (int64_t r = pattern_.by_query.begin[row]; r < pattern_.by_query.begin[row + 1]; ++r) {
+    Run run = pattern_.by_query.runs[r];
+    if (run.first >= columns) break;
+    run.count = static_cast<int32_t>(std::min<int64_t>(run.count, columns - run.first));
+    if (!run.is_computed()) {
+      by_query_.runs.push_back(run);
+      continue;
+    }
+    for (int32_t tile = run.first; tile < run.first + run.count; ++tile) {
+      if (computed++ % kCheckedTiles == 0 && CheckPoint()) return false;
+      Run one = {tile, 1, run.mask, run.terms};
+      if (run.mask == Run::kComputed) {
+        const TileSight sight = ComputeMask(pattern_, row, tile, &mask);
+        if (sight == TileSight::kNothing) continue;
+        computed_pairs_ += CountPairs(pattern_, mask, row, tile, nq_, nk_);
+        one.mask = sight == TileSight::kEverything ? Run::kFull : store->AddMask(mask);
       }
+      if (run.terms == Run::kComputed) {
+        ComputeTerms(pattern_, row, tile, &terms);
+        const bool adds = !terms.bias.empty() || !terms.labels.empty();
+        one.terms = adds ? store->AddTerms(terms) : Run::kNoTerms;
+      }
+      if (one.mask == TileStore::kFailed || one.terms == TileStore::kFailed) return false;
+      Append(&by_query_.runs, begin, one);
     }
   }
-  return pairs;
+  return true;
+}
+
+// Runs of key tiles, from counts of the tiles of each: without lists that grow.
+void StoredTiles::Transpose() {
+  const int64_t columns = std::min(pattern_.by_key.rows(), Tiles(nk_));
+  std::vector<int64_t> end(static_cast<size_t>(columns) + 1, 0);
+  const auto for_each_tile = [&](const auto& f) {
+    for (int64_t row = 0; row + 1 < static_cast<int64_t>(by_query_.begin.size()); ++row) {
+      if (CheckPoint()) return;
+      for (int64_t r = by_query_.begin[row]; r < by_query_.begin[row + 1]; ++r) {
+        const Run& run = by_query_.runs[r];
+        const int64_t last = std::min<int64_t>(run.first + run.count, columns);
+        for (int64_t tile = run.first; tile < last; ++tile) {
+          f(tile, Run{static_cast<int32_t>(row), 1, run.mask, run.terms});
+        }
+      }
+    }
+  };
+  // Runs that continue the one before in their column are counted once.
+  std::vector<Run> last(static_cast<size_t>(columns));
+  const auto continues = [&](int64_t tile, const Run& one) {
+    const Run& before = last[tile];
+    return before.count > 0 && before.first + 1 == one.first && before.mask == one.mask &&
+           before.terms == one.terms;
+  };
+  for_each_tile([&](int64_t tile, const Run& one) {
+    if (!continues(tile, one)) ++end[tile + 1];
+    last[tile] = one;
+  });
+  for (int64_t tile = 0; tile < columns; ++tile) end[tile + 1] += end[tile];
+  by_key_.begin = end;
+  by_key_.runs.resize(static_cast<size_t>(end.back()));
+  std::ranges::fill(last, Run{});
+  for_each_tile([&](int64_t tile, const Run& one) {
+    if (continues(tile, one)) {
+      ++by_key_.runs[end[tile] - 1].count;
+    } else {
+      by_key_.runs[end[tile]++] = one;
+    }
+    last[tile] = one;
+  });
 }
 
 }  // namespace attnd::cuda

@@ -5,34 +5,53 @@
 #include <vector>
 
 #include "kernels/device/pattern.h"
-#include "kernels/device/stream.h"
 
 namespace attnd::cuda {
 
-// Refers to the pattern, which must outlive it. Incomplete where the stream was stopped.
+// Takes masks and terms one after the other; returns their index.
+class TileStore {
+ public:
+  static constexpr int32_t kFailed = INT32_MIN;
+  virtual ~TileStore() = default;
+  virtual int32_t AddMask(const TileMask& mask) = 0;
+  virtual int32_t AddTerms(const TileTerms& terms) = 0;
+};
+
+// Whether some tiles are computed: masks or terms.
+inline bool IsComputed(const Pattern& pattern) {
+  return pattern.computed_masks != nullptr || pattern.computed_terms != nullptr;
+}
+
+// Of a pattern in natural order only the tiles of queries below nq and keys below nk; of one that
+// gathers, all. The pattern must outlive it.
 class StoredTiles {
  public:
-  StoredTiles(const Pattern& pattern, Stream& stream);
+  StoredTiles(const Pattern& pattern, int64_t nq, int64_t nk);
   StoredTiles(const StoredTiles&) = delete;
   StoredTiles& operator=(const StoredTiles&) = delete;
 
+  // Tiles whose masks, whose terms are computed.
+  int64_t computed_masks() const { return computed_masks_; }
+  int64_t computed_terms() const { return computed_terms_; }
+  // Fills in by_query and by_key: what is computed goes to `store`, tiles that show nothing are
+  // left out. A microsecond a tile. False: the run was stopped, or the store has failed. Not where
+  // nothing is computed.
+  bool Compute(TileStore* store);
+
   const TileRows& by_query() const { return has_own_ ? by_query_ : pattern_.by_query; }
   const TileRows& by_key() const { return has_own_ ? by_key_ : pattern_.by_key; }
-  const std::vector<TileMask>& masks() const { return has_own_ ? masks_ : pattern_.masks; }
-  const std::vector<TileTerms>& terms() const { return has_own_ ? terms_ : pattern_.terms; }
   // Visible pairs of tiles whose masks are computed.
   int64_t computed_pairs() const { return computed_pairs_; }
 
  private:
+  bool ComputeRow(int64_t row, TileStore* store);
+  void Transpose();
+
   const Pattern& pattern_;
+  int64_t nq_, nk_;  // slots
   bool has_own_ = false;
   TileRows by_query_, by_key_;
-  std::vector<TileMask> masks_;
-  std::vector<TileTerms> terms_;
-  int64_t computed_pairs_ = 0;
+  int64_t computed_masks_ = 0, computed_terms_ = 0, computed_pairs_ = 0;
 };
-
-// The same of queries and keys of slots below nq and nk, computed again.
-int64_t CountComputedPairs(const Pattern& pattern, int64_t nq, int64_t nk);
 
 }  // namespace attnd::cuda

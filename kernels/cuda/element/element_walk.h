@@ -49,6 +49,9 @@ struct Axis {
 };
 
 constexpr int64_t kMostElements = int64_t{1} << 30;
+// More than the memory of any device. Only plans have so many: they need no more than the first
+// piece, since the array counts as it is.
+constexpr double kPlannedElements = 0x1p39;
 
 inline void* Advanced(void* data, int64_t bytes) {
   return data == nullptr ? nullptr : static_cast<char*>(data) + bytes;
@@ -94,8 +97,10 @@ inline void CutIntoTiles(ElementWalk* walk, std::vector<Axis>* axes) {
   walk->tiles = static_cast<uint32_t>(all);
 }
 
-// Adds the walk over `axes`, halved until it is small enough.
-inline void AddWalks(ElementWalk walk, std::vector<Axis> axes, std::vector<ElementWalk>* walks) {
+// Adds the walk over `axes`, halved until it is small enough. `most`: walks that are needed.
+inline void AddWalks(ElementWalk walk, std::vector<Axis> axes, size_t most,
+                     std::vector<ElementWalk>* walks) {
+  if (walks->size() >= most) return;
   int64_t elements = 1;
   size_t longest = 0;
   for (size_t i = 0; i < axes.size(); ++i) {
@@ -108,12 +113,12 @@ inline void AddWalks(ElementWalk walk, std::vector<Axis> axes, std::vector<Eleme
     const int64_t rest = axes[longest].size - half;
     const auto strides = axes[longest].stride;
     axes[longest].size = half;
-    AddWalks(walk, axes, walks);
+    AddWalks(walk, axes, most, walks);
     axes[longest].size = rest;
     for (int v = 0; v < ElementWalk::kViews; ++v) {
       walk.data[v] = Advanced(walk.data[v], half * strides[v] * SizeOf(walk.dtype[v]));
     }
-    return AddWalks(walk, axes, walks);
+    return AddWalks(walk, axes, most, walks);
   }
   CutIntoTiles(&walk, &axes);
   walk.rank = static_cast<int>(axes.size());
@@ -171,7 +176,10 @@ inline std::vector<ElementWalk> WalksOf(const std::array<const View*, ElementWal
     walk.dtype[0] = walk.dtype[ElementWalk::kOut] = DType::kF32;
   }
   std::vector<ElementWalk> walks;
-  element_internal::AddWalks(walk, axes, &walks);
+  double elements = 1;
+  for (const Axis& axis : axes) elements *= static_cast<double>(axis.size);
+  const size_t most = elements < element_internal::kPlannedElements ? SIZE_MAX : 1;
+  element_internal::AddWalks(walk, axes, most, &walks);
   return walks;
 }
 

@@ -73,6 +73,7 @@ class SeqMaker {
     const HostCost segments = CostOf(seq.Nq, seq.Nk, {});
     planned.host.bytes += segments.bytes;
     planned.host.seconds += segments.seconds;
+    planned.is_counted = false;
     return planned;
   }
   PatternSource Segmented(const PatternSource& source, const SeenSeq& seq) const {

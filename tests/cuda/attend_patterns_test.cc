@@ -1,0 +1,187 @@
+// What patterns take of a CUDA device: tiles that are computed were kept with the pattern, for all
+// of its rows, planned by nobody.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/device/device.h"
+#include "kernels/pattern/builder.h"
+#include "tests/engine/cpu_engine.h"
+#include "tests/plain/test_array.h"
+
+namespace attnd::testing {
+namespace {
+
+std::unique_ptr<Device> NewDevice(int64_t memory_bytes) {
+  CudaDevices found = NewCudaDevices({.memory_bytes = memory_bytes});
+  EXPECT_EQ(found.why_not, "");
+  return std::move(found.devices.at(0));
+}
+
+// Hides a pair of each tile, another one in each; counts the tiles and stops the run at one.
+class CountedMasks : public Predicate {
+ public:
+  void Spans(int64_t, int64_t first, int64_t last, std::vector<TileSpan>* spans) const override {
+    spans->push_back({first, last, false});
+  }
+  void Keep(int64_t q_tile, int64_t key_tile, TileMask* mask) const override {
+    (*mask)[q_tile % kTile] &= ~(uint64_t{1} << key_tile % kTile);
+    if (++tiles == stops_at) control->Cancel();
+  }
+  std::string key() const override { return "counted"; }
+
+  mutable std::atomic<int64_t> tiles = 0;
+  int64_t stops_at = -1;
+  RunControl* control = nullptr;
+};
+
+struct Sizes {
+  int64_t Nq = 2048, Nk = 2048, nq = 64, nk = 200;
+};
+
+// Attention of one head over such a pattern.
+class PatternRun {
+ public:
+  explicit PatternRun(const Sizes& sizes) : sizes_(sizes) {
+    PatternBuilder builder(sizes.Nq, sizes.Nk,
+                           {.runs = 64, .masks = 0, .looks = 0, .terms = 0, .shapes = 0});
+    builder.Add(masks);
+    pattern_ = std::make_shared<const Pattern>(std::move(builder).Build());
+    masks->tiles = 0;
+  }
+
+  DeviceStatus On(Device& device, RunControl* control = nullptr) const {
+    Stream stream(device, &device.memory(), control);
+    const auto take = [&](int64_t rows, View* view) {
+      auto buffer = device.memory().Allocate(rows * 4, stream.queue());
+      std::vector<std::byte> zeros(static_cast<size_t>(rows) * 4);
+      const std::span<const std::byte> pieces[] = {zeros};
+      EXPECT_TRUE(device.Upload(stream, buffer->data(), pieces, nullptr).ok());
+      *view = DenseView(buffer->data(), DType::kF32, {1, 1, rows, 1});
+      return buffer;
+    };
+    AttendProblem p;
+    const auto q = take(sizes_.Nq, &p.q), k = take(sizes_.Nk, &p.k), v = take(sizes_.Nk, &p.v),
+               out = take(sizes_.Nq, &p.out), lse = take(sizes_.Nq, &p.lse);
+    p.lse = DenseView(lse->data(), DType::kF32, {1, 1, sizes_.Nq});
+    p.seqs.push_back({.nq = sizes_.nq, .nk = sizes_.nk, .pattern = pattern_});
+    const int64_t before = device.memory().stats().used_bytes;
+    DeviceStatus status = device.Run(stream, AttendArgs{.params = {}, .problems = {p}});
+    EXPECT_EQ(device.memory().stats().used_bytes, before);
+    return status.ok() ? stream.Wait() : status;
+  }
+
+  const std::shared_ptr<CountedMasks> masks = std::make_shared<CountedMasks>();
+
+ private:
+  const Sizes sizes_;
+  std::shared_ptr<const Pattern> pattern_;
+};
+
+TEST(CudaPatterns, RowsBeyondTheLengthsAreNotComputedAndNothingIsKept) {
+  const auto device = NewDevice(int64_t{1} << 30);
+  const PatternRun run({});
+  EXPECT_TRUE(run.On(*device).ok());
+  EXPECT_EQ(run.masks->tiles, 1 * 4);
+  EXPECT_LE(device->memory().stats().peak_bytes, 200 << 10);
+}
+
+TEST(CudaPatterns, AStopEndsTheComputing) {
+  const auto device = NewDevice(int64_t{1} << 30);
+  const PatternRun run({.nq = 2048, .nk = 2048});
+  RunControl control;
+  run.masks->control = &control;
+  run.masks->stops_at = 100;
+  EXPECT_EQ(run.On(*device, &control).code(), DeviceStatus::Code::kStopped);
+  EXPECT_LE(run.masks->tiles, 100 + 32);
+}
+
+TEST(CudaPatterns, ASequenceThatTakesTooMuchIsRefused) {
+  const auto device = NewDevice(int64_t{8} << 20);
+  const PatternRun run({.nq = 2048, .nk = 2048});
+  const DeviceStatus status = run.On(*device);
+  EXPECT_EQ(status.code(), DeviceStatus::Code::kNoMemory);
+  EXPECT_EQ(run.masks->tiles, 0);
+}
+
+// A method on the device alone, with integers of the host.
+struct Request {
+  std::string method;
+  int64_t N;
+  OptionMap options;
+  std::map<std::string, std::vector<int32_t>> ids;  // [1,n]
+  std::map<std::string, Shape> floats;
+};
+
+// What the run takes of the device beyond its inputs is planned, and most of it is given back.
+void ExpectPlanned(const Request& request) {
+  SCOPED_TRACE(request.method);
+  const auto engine = EngineOn(NewDevice(int64_t{1} << 30), {.keep_plans = false});
+  Device& device = engine->device();
+  Stream stream(device, &device.memory());
+  Call call{.method = request.method, .options = request.options};
+  std::map<std::string, Shape> floats = request.floats;
+  for (const char* name : {"q", "k", "v"}) floats[name] = {1, 1, request.N, 1};
+  std::vector<std::shared_ptr<Buffer>> inputs;
+  for (const auto& [name, shape] : floats) {
+    const std::vector<float> values(static_cast<size_t>(shape.size()), 0.5f);
+    const std::span<const std::byte> pieces[] = {std::as_bytes(std::span(values))};
+    auto uploaded = engine->Upload(stream, DType::kF32, pieces, nullptr);
+    ASSERT_TRUE(uploaded.ok());
+    ASSERT_TRUE(engine->WaitForUploads(stream).ok());
+    call.tensors[name] = DenseView((*uploaded)->data(), DType::kF32, shape);
+    inputs.push_back(*std::move(uploaded));
+  }
+  for (const auto& [name, values] : request.ids) {
+    call.tensors[name] = DenseView(const_cast<int32_t*>(values.data()), DType::kI32,
+                                   {1, static_cast<int64_t>(values.size())});
+  }
+  const auto plan = engine->MakePlan(call);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const int64_t before = device.memory().stats().used_bytes;
+  const Problem problem{*plan, call.tensors};
+  {
+    const auto execution = engine->Execute(stream, {&problem, 1});
+    ASSERT_TRUE(execution.ok()) << execution.status();
+  }
+  const PoolStats after = device.memory().stats();
+  EXPECT_LE(after.peak_bytes - before, (*plan)->workspace_bytes);
+  EXPECT_LE(after.used_bytes - before, engine->cached_pattern_bytes());
+  // The tiles are what takes most.
+  const int64_t tiles = (request.N / kTile) * (request.N / kTile);
+  EXPECT_GE(after.peak_bytes - before, tiles * 256);
+}
+
+TEST(CudaPatterns, PlansCountWhatComputedTilesTake) {
+  constexpr int64_t N = 1024;
+  std::mt19937 random(3);
+  const auto ids = [&](int64_t n, int32_t below) {
+    std::vector<int32_t> values(static_cast<size_t>(n));
+    for (int32_t& value : values) value = static_cast<int32_t>(random() % below);
+    return values;
+  };
+  const std::vector<int32_t> segments = ids(N, 8);
+  ExpectPlanned({.method = "softmax",
+                 .N = N,
+                 .ids = {{"segment_ids_q", segments}, {"segment_ids_kv", segments}}});
+  constexpr int64_t kGlobals = N / 2;
+  ExpectPlanned({.method = "etc",
+                 .N = N,
+                 .options = {{"num_global", kGlobals}},
+                 .ids = {{"long_example_ids", ids(N - kGlobals, 8)},
+                         {"global_example_ids", ids(kGlobals, 8)}}});
+  ExpectPlanned({.method = "etc",
+                 .N = N,
+                 .options = {{"num_global", kGlobals}},
+                 .ids = {{"sentence_ids", ids(N - kGlobals, kGlobals)}},
+                 .floats = {{"rel_bias_long", {32, 1}}}});
+}
+
+}  // namespace
+}  // namespace attnd::testing
