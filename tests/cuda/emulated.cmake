@@ -50,7 +50,7 @@ function(add_cuda_tests name emulated)
   target_link_libraries(${name}
     PRIVATE ${emulated} attnd_kernels attnd_compiler hwy GTest::gmock_main)
   add_dependencies(${name} fake_nvml)
-  set(ATTND_TEST_SECONDS 900)  # fibers under a sanitizer, on a machine that does other things
+  set(ATTND_TEST_SECONDS 1800)  # the self-test under a sanitizer, on a machine that does other things
   add_tests(${name} ${name})
 endfunction()
 add_emulated(attnd_cuda_emulated)
