@@ -209,7 +209,8 @@ PatternSource EtcSource(const PatternSeq& seq, Etc etc, Half half) {
     source.host.seconds += more.seconds;
   }
   if (is_labelled) source.host.bytes += TermBytes(N, N, sizeof(uint16_t));
-  source.is_counted = !is_hard && !has_examples;
+  // Labels may be computed in any of its tiles.
+  source.is_counted = !is_hard && !has_examples && !is_labelled;
   return examples.empty() ? source : WithinSegments(source, examples, examples);
 }
 

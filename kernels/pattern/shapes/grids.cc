@@ -81,7 +81,9 @@ PatternSource LineSource(const PatternSeq& seq, std::span<const int64_t> grid, i
   PatternSource source = SourceOf(seq.Nq, seq.Nk, "line", std::move(parameters), counts, SpecOf);
   if (is_labelled) source.host.bytes += TermBytes(seq.Nq, seq.Nk, sizeof(uint16_t));
   source.gathers = !is_inner;
-  source.is_counted = is_inner || (seq.lengths.nq == seq.Nq && seq.lengths.nk == seq.Nk);
+  // Labels may be computed in any of its tiles.
+  const bool is_whole = seq.lengths.nq == seq.Nq && seq.lengths.nk == seq.Nk;
+  source.is_counted = !is_labelled && (is_inner || is_whole);
   return source;
 }
 
