@@ -26,6 +26,7 @@ constexpr Exception kExceptions[] = {
     {"attnd::cuda::FftLoadKernel", "beside cuFFT, which has a row of its own"},
     {"attnd::cuda::FftRealKernel", "beside cuFFT"},
     {"attnd::cuda::FindSpread", "beside cuDNN, which has rows of its own"},
+    {"attnd::cuda::attend_grad::FindGradSpread", "beside cuDNN"},
     {"attnd::cuda::WriteSoftmax<(attnd::cuda::LineKind)0>", "short lines are not cut"},
 };
 

@@ -17,8 +17,6 @@ namespace attnd::testing {
 namespace {
 
 constexpr double kMostSeconds = 0.05;  // of the planning thread
-// A thousand steps of PlanWork take less than a millisecond; ten times that on a busy machine.
-constexpr double kSecondsOfStep = 1e-5;
 constexpr int64_t kMostBytes = int64_t{16} << 20;
 
 double ThreadSeconds() {

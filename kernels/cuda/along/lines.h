@@ -87,7 +87,7 @@ struct Axis {
 
 constexpr int64_t kMostLines = int64_t{1} << 30;
 // As kPlannedElements of element_walk.h.
-constexpr double kPlannedLines = 0x1p39;
+constexpr double kPlannedLines = 0x1p37;
 
 inline bool HasVectors(const Lines& lines, int view) {
   const int64_t bytes = 4 * SizeOf(lines.dtype[view]);

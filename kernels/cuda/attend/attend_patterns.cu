@@ -17,9 +17,9 @@ void AttendPatterns::Plan(const AttendProblem& problem) {
   // As if each head had its own pattern: only the method knows. None has labels of its own.
   const int64_t H = has_labels ? 1 : problem.q.shape[1];
   for (const AttendSeq& seq : problem.seqs) {
-    // Where data decide masks may be computed, and labels anywhere; what others store is as large
-    // as on the host.
-    if ((seq.is_counted && !has_labels) || seq.is_listed || seq.nq == 0) continue;
+    // Where data decide masks and labels may be computed; what others store is as large as on the
+    // host.
+    if (seq.is_counted || seq.is_listed || seq.nq == 0) continue;
     const auto tiles = static_cast<int64_t>(std::ceil(seq.visible_tiles));
     const DevicePattern::Cost cost = DevicePattern::CostOf(tiles, has_labels);
     // What patterns store as it is: up to 8 masks a row of tiles, 1024 more and 256 terms.

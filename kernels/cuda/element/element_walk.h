@@ -51,7 +51,7 @@ struct Axis {
 constexpr int64_t kMostElements = int64_t{1} << 30;
 // More than the memory of any device. Only plans have so many: they need no more than the first
 // piece, since the array counts as it is.
-constexpr double kPlannedElements = 0x1p39;
+constexpr double kPlannedElements = 0x1p37;
 
 inline void* Advanced(void* data, int64_t bytes) {
   return data == nullptr ? nullptr : static_cast<char*>(data) + bytes;
