@@ -26,7 +26,7 @@ def cache(tmp_path, monkeypatch):
 def refused(program, *flags, **variables):
     """What a server prints that does not start."""
     ended = subprocess.run([program, "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", *flags],
-                           capture_output=True, text=True, timeout=30,
+                           capture_output=True, text=True, timeout=server_process.START_SECONDS,
                            env={**clean_environment(), **variables})
     assert ended.returncode == 1 and ended.stdout == ""
     return ended.stderr
@@ -73,7 +73,8 @@ SMALL = {"EMULATED_CUDA_SHARED": str(99 << 10)}
 @pytest.mark.parametrize("variables, reason", [
     (ABSENT, "cuda: there is no driver on this machine"),
     (OLD, "cuda: the driver must support CUDA 13.0, got one for CUDA 11.0"),
-    (SMALL, "cuda:0: a block must have 128 KiB of shared memory (as on A100, H100 and later), got 99"),
+    (SMALL, "cuda:0: a block must have 128 KiB of shared memory (as on A100, H100 and later), "
+            "got 99"),
 ])
 def test_a_missing_device_that_is_asked_for_is_one_line(flag, variables, reason):
     assert refused(built(EMULATED), "--device", flag, **variables) == f"attnd-server: {reason}\n"
