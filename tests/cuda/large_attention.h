@@ -177,7 +177,18 @@ class LargeAttention {
   TestArray lse_;
 };
 
-// Runs them in one launch; all numbers of the results are NaN before. No more memory than planned.
+// Runs what is planned as `planned`, with no more memory than that.
+inline void RunAsPlanned(Device& device, const Launch& planned, const Launch& launch) {
+  Stream dry(device, nullptr);
+  ASSERT_TRUE(device.Run(dry, planned).ok());
+  BufferPool pool(/*retain_bytes=*/0, /*poison=*/true);
+  Stream stream(device, &pool);
+  const DeviceStatus status = device.Run(stream, launch);
+  ASSERT_TRUE(status.ok()) << status.text();
+  EXPECT_LE(stream.workspace().peak_bytes(), dry.workspace().peak_bytes());
+}
+
+// Runs them in one launch; all numbers of the results are NaN before.
 inline void RunAttention(Device& device, const std::vector<LargeAttention*>& attentions) {
   AttendArgs args{.params = {.scale = LargeAttention::kScale}};
   for (LargeAttention* attention : attentions) {
@@ -188,13 +199,7 @@ inline void RunAttention(Device& device, const std::vector<LargeAttention*>& att
   for (AttendProblem& p : planned.problems) {
     for (AttendSeq& seq : p.seqs) seq.pattern = nullptr;
   }
-  Stream dry(device, nullptr);
-  ASSERT_TRUE(device.Run(dry, planned).ok());
-  BufferPool pool(/*retain_bytes=*/0, /*poison=*/true);
-  Stream stream(device, &pool);
-  const DeviceStatus status = device.Run(stream, args);
-  ASSERT_TRUE(status.ok()) << status.text();
-  EXPECT_LE(stream.workspace().peak_bytes(), dry.workspace().peak_bytes());
+  RunAsPlanned(device, planned, args);
 }
 
 // Of a device behind OnHost.

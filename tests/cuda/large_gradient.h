@@ -126,13 +126,7 @@ inline void RunGradients(Device& device, const std::vector<LargeGradient*>& grad
   for (AttendGradProblem& p : planned.problems) {
     for (AttendSeq& seq : p.forward.seqs) seq.pattern = nullptr;
   }
-  Stream dry(device, nullptr);
-  ASSERT_TRUE(device.Run(dry, planned).ok());
-  BufferPool pool(/*retain_bytes=*/0, /*poison=*/true);
-  Stream stream(device, &pool);
-  const DeviceStatus status = device.Run(stream, args);
-  ASSERT_TRUE(status.ok()) << status.text();
-  EXPECT_LE(stream.workspace().peak_bytes(), dry.workspace().peak_bytes());
+  RunAsPlanned(device, planned, args);
 }
 
 }  // namespace attnd::testing
