@@ -68,10 +68,12 @@ def test_work_of_each_device(start):
 def test_batches_without_memory_run_in_parts(start):
     """And are counted; a request that finds no memory alone is refused."""
     q = np.zeros((1, 1, 4096, 64), np.float32)  # 1 MiB, so that the inputs of two requests fit
+    long = np.zeros((1, 1, 16384, 8), np.float32)
     server = start(STRICT, "--max-running", "1", STRICT_DEVICE_MOST=str(15 << 19))
     request = {"method": "local", "options": {"window_left": 1}}
     with attnd.Client(server.target, retries=0) as client:
         with client.pipeline() as pipeline:
+            pipeline.forward(long, long, long, method="softmax")  # the others wait for it together
             answers = [pipeline.forward(q, q, q, **request) for _ in range(6)]
             for answer in answers:
                 np.testing.assert_array_equal(answer.result(timeout=60).out, q)
