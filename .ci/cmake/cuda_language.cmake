@@ -25,10 +25,12 @@ elseif(why_not_cuda)
   return()
 endif()
 
-# sm_80 and Hopper in machine code, and PTX for what comes after them: that of sm_80, whose
-# instructions are all that kernels use. PTX of sm_90 would be a third compilation of every kernel.
-set(ATTND_CUDA_ARCHITECTURES "80;90a-real" CACHE STRING "As CMAKE_CUDA_ARCHITECTURES")
-set(CMAKE_CUDA_ARCHITECTURES ${ATTND_CUDA_ARCHITECTURES})
+# Kernels use instructions of sm_80 alone: their PTX is compiled once, machine code for sm_80 and
+# Hopper is made from it, and the driver makes that for what comes after them.
+set(ATTND_CUDA_MACHINES "sm_80,sm_90a" CACHE STRING "Machines that get code of their own, from PTX of sm_80")
+set(CMAKE_CUDA_ARCHITECTURES OFF)
+string(APPEND CMAKE_CUDA_FLAGS
+  " \"--generate-code=arch=compute_80,code=[compute_80,${ATTND_CUDA_MACHINES}]\"")
 set(CMAKE_CUDA_FLAGS_RELEASE "-O3")
 enable_language(CUDA)
 # The standard is among the options of targets: CMake 3.25 does not know that this compiler has it,
