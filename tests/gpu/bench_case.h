@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/device/device.h"
 #include "kernels/device/launch.h"
 
 namespace attnd {
@@ -24,5 +25,8 @@ void ForgetArrays();
 
 // scan, and the primitives along rows and by index: memory bounds them.
 std::vector<BenchCase> RowCases();
+
+// Prints a line of how much of copies passes beside products. `libraries`: true or false, for JSON.
+void MeasureCopies(Device& device, const char* libraries);
 
 }  // namespace attnd

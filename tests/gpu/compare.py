@@ -28,6 +28,8 @@ def main():
         goal = next((str(least) for name, least in GOALS.items() if row["case"].startswith(name)), "")
         ratios = ", ".join(f"{peer} {seconds / row['seconds']:.2f}"
                            for peer, seconds in peers.get(row["case"], {}).items())
+        if "hidden" in row:
+            ratios = f"{row['hidden']:.0%} of the shorter of both is hidden"
         name = row["case"] + (" (libraries)" if row["libraries"] else "")
         print(f"{name:58} {row['seconds'] * 1e3:9.3f} {row['tflops']:8.1f} "
               f"{row['gbps']:6.0f}  {goal:>4}  {ratios}")

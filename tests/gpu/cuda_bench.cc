@@ -154,6 +154,9 @@ int Main(bool own, const char* part) {
       Measure(*found.devices[0], c, own ? "false" : "true");
     }
   }
+  if (std::string_view("copies").find(part) != std::string_view::npos) {
+    MeasureCopies(*found.devices[0], own ? "false" : "true");
+  }
   return 0;
 }
 
