@@ -11,11 +11,11 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_CXX_FLAGS_RELEASE "-O2")
 find_program(CCACHE ccache)
 if(CCACHE)
-  # ccache needs the first to cache objects that use precompiled headers. With the second, objects
+  # ccache needs the first to cache objects that use precompiled headers. With the rest, objects
   # serve checkouts in other folders, too, and the containers' (tests/containers/run).
   get_filename_component(attnd_folder ${CMAKE_CURRENT_LIST_DIR}/../.. ABSOLUTE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
-    CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_BASEDIR=${attnd_folder} ${CCACHE})
+    CCACHE_SLOPPINESS=locale,pch_defines,time_macros CCACHE_BASEDIR=${attnd_folder} ${CCACHE})
 endif()
 
 add_library(attnd_compiler INTERFACE)
