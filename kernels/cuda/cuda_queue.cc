@@ -1,6 +1,7 @@
 #include "kernels/cuda/cuda_queue.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "kernels/cuda/cuda_call.h"
@@ -73,17 +74,20 @@ std::shared_ptr<Event> CudaProgress::MarkerAt(int64_t position) const {
     if (marker.position >= position) return marker.event;
   }
   static_cast<void>(cudaSetDevice(device_));
-  auto event = std::make_shared<Event>();
-  if (event->get() == nullptr || cudaEventRecord(event->get(), stream_) != cudaSuccess) {
-    // Of a driver that gives no event everything is waited for. A device that has failed ends it at
-    // once: nothing runs any more.
-    const cudaError_t error = cudaStreamSynchronize(stream_);
-    if (error != cudaSuccess) error_ = error;
-    passed_ = position_;
-    return nullptr;
+  try {
+    auto event = std::make_shared<Event>();
+    if (event->get() != nullptr && cudaEventRecord(event->get(), stream_) == cudaSuccess) {
+      markers_.push_back({position_, event});
+      return event;
+    }
+  } catch (const std::bad_alloc&) {  // destructors of buffers ask
   }
-  markers_.push_back({position_, event});
-  return event;
+  // Without an event everything is waited for. A device that has failed ends it at once: nothing
+  // runs any more.
+  const cudaError_t error = cudaStreamSynchronize(stream_);
+  if (error != cudaSuccess) error_ = error;
+  passed_ = position_;
+  return nullptr;
 }
 
 bool CudaProgress::HasPassed(int64_t position) const {
