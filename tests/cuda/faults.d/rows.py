@@ -27,7 +27,7 @@ FAULTS = faults_of("rows/", [
      "scatter_rows.cuh",
      "  __syncthreads();\n  if (!at.works) return;\n",
      "  if (!at.works) return;\n",
-     "Isas/GatherTest.ScatterIsThePlainSum/cuda", "plain", "scatter_rows.cu"),
+     "RowsOnCuda.OneResultOfScatter", "plain", "scatter_rows.cu"),
     ("order of a sum", "the sum of a row begins where threads happen to have come",
      "scatter_rows.cuh",
      "      if (i + k < end) LoadColumns<kWide>(x + next[k] * pitch, values[k]);",
