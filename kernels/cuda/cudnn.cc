@@ -108,6 +108,7 @@ Cudnn::~Cudnn() {
   {
     const MutexLock lock(&mu_);
     plans_.clear();
+    gradient_plans_.clear();
   }
   functions_->Destroy(handle_);
 }
@@ -123,14 +124,16 @@ std::shared_ptr<const Cudnn::Plan> Cudnn::PlanOf(const DnnAttend& attend) {
   if (Knows(attend, &plan)) return plan;
   plan = NewPlan(attend);
   const MutexLock lock(&mu_);
-  return plans_.emplace(attend, std::move(plan)).first->second;
+  Plans& plans = attend.is_gradient ? gradient_plans_ : plans_;
+  return plans.emplace(attend, std::move(plan)).first->second;
 }
 
 bool Cudnn::Knows(const DnnAttend& attend, std::shared_ptr<const Plan>* plan) const {
   const MutexLock lock(&mu_);
-  const auto found = plans_.find(attend);
-  if (found != plans_.end()) *plan = found->second;
-  return found != plans_.end() || plans_.size() >= kMostPlans;
+  const Plans& plans = attend.is_gradient ? gradient_plans_ : plans_;
+  const auto found = plans.find(attend);
+  if (found != plans.end()) *plan = found->second;
+  return found != plans.end() || plans.size() >= kMostPlans;
 }
 
 std::shared_ptr<const Cudnn::Plan> Cudnn::NewPlan(const DnnAttend& attend) const {

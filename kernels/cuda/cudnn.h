@@ -67,8 +67,8 @@ class Cudnn final : public Library {
   ~Cudnn() override;
 
   std::string name() const override;
-  // Plans are made once for the life of the process: so many may be, since each compiles a kernel
-  // for half a second, while calls of other threads wait.
+  // Plans are made once for the life of the process: so many may be of either direction, since each
+  // compiles a kernel for half a second, while calls of other threads wait.
   static constexpr size_t kMostPlans = 128;
   // How to compute it: the same way at every call. Null: the library does not compute it, has
   // failed, or has made kMostPlans plans for others.
@@ -93,7 +93,8 @@ class Cudnn final : public Library {
   Mutex handle_mu_;   // of its uses; from the choice of its stream until a call has been asked for
   mutable Mutex mu_;
   // Null: the library does not compute it.
-  std::map<DnnAttend, std::shared_ptr<const Plan>> plans_ ATTND_GUARDED_BY(mu_);
+  using Plans = std::map<DnnAttend, std::shared_ptr<const Plan>>;
+  Plans plans_ ATTND_GUARDED_BY(mu_), gradient_plans_ ATTND_GUARDED_BY(mu_);
 };
 
 }  // namespace attnd::cuda

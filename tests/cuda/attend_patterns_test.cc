@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/attend/device_tiles.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/device/device.h"
 #include "kernels/pattern/builder.h"
@@ -102,12 +103,30 @@ TEST(CudaPatterns, AStopEndsTheComputing) {
   EXPECT_LE(run.masks->tiles, 100 + 32);
 }
 
-TEST(CudaPatterns, ASequenceThatTakesTooMuchIsRefused) {
+TEST(CudaPatterns, ARequestThatTakesTooMuchIsRefused) {
   const auto device = NewDevice(int64_t{8} << 20);
   const PatternRun run({.nq = 2048, .nk = 2048});
   const DeviceStatus status = run.On(*device);
   EXPECT_EQ(status.code(), DeviceStatus::Code::kNoMemory);
   EXPECT_EQ(run.masks->tiles, 0);
+}
+
+// Constants take twice what labels do, for which it was refused.
+TEST(CudaPatterns, TilesEndWhereTheirBytesDo) {
+  const auto device = NewDevice(int64_t{8} << 20);
+  Stream stream(*device, &device->memory());
+  constexpr size_t kPairs = kTile * kTile;
+  cuda::DeviceTiles tiles(stream, /*terms_a_block=*/1, /*most_bytes=*/kPairs * 6);
+  const auto with_labels = [&](uint16_t label) {
+    return TileTerms{.labels = std::vector<uint16_t>(kPairs, label)};
+  };
+  EXPECT_EQ(tiles.AddTerms({.bias = std::vector<float>(kPairs, 1)}), 0);
+  EXPECT_EQ(tiles.AddTerms(with_labels(1)), 1);
+  EXPECT_FALSE(tiles.is_too_large());
+  EXPECT_EQ(tiles.AddTerms(with_labels(2)), cuda::TileStore::kFailed);
+  EXPECT_TRUE(tiles.is_too_large());
+  EXPECT_EQ(tiles.bytes(), kPairs * 6);
+  EXPECT_TRUE(stream.Wait().ok());
 }
 
 // A method on the device alone, with integers of the host.
@@ -181,6 +200,12 @@ TEST(CudaPatterns, PlansCountWhatComputedTilesTake) {
                  .options = {{"num_global", kGlobals}},
                  .ids = {{"sentence_ids", ids(N - kGlobals, kGlobals)}},
                  .floats = {{"rel_bias_long", {32, 1}}}});
+  // Blocks of 63 rows, which no tile is.
+  ExpectPlanned({.method = "image_local_2d",
+                 .N = N,
+                 .options = {{"grid", std::vector<int64_t>{32, 32}},
+                             {"query_shape", std::vector<int64_t>{7, 9}},
+                             {"memory_flange", std::vector<int64_t>{31, 31}}}});
 }
 
 }  // namespace

@@ -91,6 +91,15 @@ TEST_F(CudnnTakes, NoMoreShapesThanItMayCompile) {
   EXPECT_TRUE(Takes(AttentionSizes{}));
 }
 
+// Which requests must ask for.
+TEST_F(CudnnTakes, GradientsLeaveTheForwardItsShapes) {
+  for (size_t i = 0; i < cuda::Cudnn::kMostPlans; ++i) {
+    static_cast<void>(
+        device->cudnn()->PlanOf({.is_gradient = true, .lse_head = static_cast<int64_t>(i)}));
+  }
+  EXPECT_TRUE(Takes(AttentionSizes{}));
+}
+
 TEST_F(CudnnTakes, BandsOfWhichEveryQuerySeesAKey) {
   EXPECT_TRUE(Takes(CausalSizes(DType::kF16)));
   AttentionSizes band = {.H = 64, .Hkv = 64, .Nq = 768, .Nk = 768, .lengths = {{768, 768}}};

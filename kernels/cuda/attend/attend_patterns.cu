@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 #include <utility>
 
 #include "kernels/cuda/attend/stored_tiles.h"
@@ -16,6 +15,7 @@ void AttendPatterns::Plan(const AttendProblem& problem) {
   const bool has_labels = problem.terms.table.given();
   // As if each head had its own pattern: only the method knows. None has labels of its own.
   const int64_t H = has_labels ? 1 : problem.q.shape[1];
+  int64_t left = DevicePattern::MostBytes(stream_.device());
   for (const AttendSeq& seq : problem.seqs) {
     // Where data decide masks and labels may be computed; what others store is as large as on the
     // host.
@@ -26,12 +26,13 @@ void AttendPatterns::Plan(const AttendProblem& problem) {
     constexpr int64_t kRowBytes = 8 << 10, kStoredBytes = int64_t{3} << 20, kSlotBytes = 32;
     const int64_t stored =
         std::min(cost.device_bytes, DivideUp(seq.nq, kTile) * kRowBytes + kStoredBytes);
-    const int64_t most = DevicePattern::MostBytes(stream_.device());
-    const int64_t computed = H > 0 && cost.device_bytes > most / H ? most : H * cost.device_bytes;
+    const bool is_most = H > 0 && cost.device_bytes > left / H / seq.count;
+    const int64_t computed = is_most ? left : H * seq.count * cost.device_bytes;
+    left -= computed;
     constexpr int64_t kCopyBytes = 4096;
     const int64_t others = stored + kSlotBytes * (seq.nq + seq.nk) + kCopyBytes;
     // A size class may take an eighth more.
-    computed_shares_ += seq.count * Share((computed + H * others) / 8 * 9);
+    computed_shares_ += Share(computed / 8 * 9) + seq.count * Share(H * others / 8 * 9);
     computed_host_bytes_ = std::max(computed_host_bytes_, cost.host_bytes);
     // An estimate: of the tiles that may be, so many are.
     constexpr double kTileSeconds = 1e-6, kComputedShare = 0.1;
@@ -76,6 +77,7 @@ DeviceStatus AttendPatterns::Add(const AttendProblem& problem) {
     Plan(problem);
     return {};
   }
+  Budget budget = {DevicePattern::MostBytes(stream_.device()), {}};
   seqs_.resize(first + count, SeqData{});
   places_.resize(first + count);
   for (size_t b = 0; b < count; ++b) {
@@ -84,32 +86,33 @@ DeviceStatus AttendPatterns::Add(const AttendProblem& problem) {
     data.nq = seq.nq;
     data.nk = seq.nk;
     data.offset = seq.offset;
-    if (DeviceStatus status = AddPatterns(seq, H, &places_[first + b]); !status.ok()) return status;
+    if (DeviceStatus status = AddPatterns(seq, H, &budget, &places_[first + b]); !status.ok()) {
+      return status;
+    }
     const Place& place = places_[first + b];
     if (place.copy >= 0 && place.head < 0) data.pattern = copies_.back()->data();
   }
   return {};
 }
 
-DeviceStatus AttendPatterns::AddPatterns(const AttendSeq& seq, int64_t H, Place* place) {
+DeviceStatus AttendPatterns::AddPatterns(const AttendSeq& seq, int64_t H, Budget* budget,
+                                         Place* place) {
   const bool counts = seq.pair_count != nullptr && seq.pair_count->Claim();
   const bool has_own = !seq.head_patterns.empty();
   if (seq.nq == 0 || (!has_own && seq.pattern == nullptr)) return {};
   place->copy = static_cast<int64_t>(copies_.size());
   if (has_own) place->head = static_cast<int64_t>(by_head_.size());
-  int64_t left = DevicePattern::MostBytes(stream_.device());
-  std::set<const DevicePattern*> of_seq;
   for (int64_t h = 0; h < (has_own ? H : 1); ++h) {
     const Pattern* pattern = seq.Of(h);
     if (has_own) by_head_.push_back(nullptr);
     const auto& copy = copies_.emplace_back();
     if (pattern == nullptr) continue;
-    if (DeviceStatus status = CopyOf(*pattern, seq, left, &copies_.back()); !status.ok()) {
+    if (DeviceStatus status = CopyOf(*pattern, seq, budget->left, &copies_.back()); !status.ok()) {
       return status;
     }
-    // Heads share what is equal.
-    if (of_seq.insert(copy.get()).second) left -= copy->computed_bytes();
-    if (left < 0) return DevicePattern::TooLarge(stream_.device());
+    // Heads and sequences share what is equal.
+    if (budget->counted.insert(copy.get()).second) budget->left -= copy->computed_bytes();
+    if (budget->left < 0) return DevicePattern::TooLarge(stream_.device());
     if (has_own) by_head_.back() = copy->data();
     has_terms_.back() = has_terms_.back() || copy->has_terms();
     if (counts) seq.pair_count->Add(copy->computed_pairs() * (has_own ? 1 : H));

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <tuple>
 #include <vector>
 
@@ -44,8 +45,12 @@ class AttendPatterns {
 
   // On a dry stream: what copies of computed patterns may take.
   void Plan(const AttendProblem& problem);
-  DeviceStatus AddPatterns(const AttendSeq& seq, int64_t H, Place* place);
-  // `left`: bytes that computed tiles of the sequence may still take.
+  // What computed tiles of a problem may still take, and the copies that have taken their part.
+  struct Budget {
+    int64_t left;
+    std::set<const DevicePattern*> counted;
+  };
+  DeviceStatus AddPatterns(const AttendSeq& seq, int64_t H, Budget* budget, Place* place);
   DeviceStatus CopyOf(const Pattern& pattern, const AttendSeq& seq, int64_t left,
                       std::shared_ptr<const DevicePattern>* copy);
 

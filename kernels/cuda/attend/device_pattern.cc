@@ -143,7 +143,8 @@ bool DevicePattern::Make(Stream& stream, const Pattern& pattern, const TileRows&
 
 std::shared_ptr<const DevicePattern> DevicePattern::Of(Stream& stream, const Pattern& pattern) {
   const auto make = [&]() -> std::shared_ptr<const DevicePattern> {
-    DeviceTiles tiles(stream, /*terms_a_block=*/1);
+    // Its bytes follow those of the pattern, whose cache is bounded.
+    DeviceTiles tiles(stream, /*terms_a_block=*/1, /*most_bytes=*/INT64_MAX);
     auto copy = std::make_shared<DevicePattern>();
     const bool is_made = tiles.Take(pattern, 0) && tiles.Flush() &&
                          copy->Make(stream, pattern, pattern.by_query, pattern.by_key, tiles);
@@ -171,7 +172,7 @@ int64_t DevicePattern::MostBytes(const Device& device) { return device.info().me
 
 DeviceStatus DevicePattern::TooLarge(const Device& device) {
   return {DeviceStatus::Code::kNoMemory,
-          "cuda: tiles of the patterns of a sequence take more than " +
+          "cuda: tiles of the patterns of a request take more than " +
               std::to_string(MostBytes(device)) + " bytes"};
 }
 
@@ -186,13 +187,18 @@ std::shared_ptr<const DevicePattern> DevicePattern::Computed(Stream& stream, con
     *status = TooLarge(stream.device());
     return nullptr;
   }
-  DeviceTiles tiles(stream, DeviceTiles::kTermsABlock);
+  // Constants take more than the labels that `cost` counts.
+  DeviceTiles tiles(stream, DeviceTiles::kTermsABlock, most_bytes);
   auto copy = std::make_shared<DevicePattern>();
   if (tiles.Take(pattern, stored.computed_masks()) && stored.Compute(&tiles) && tiles.Flush() &&
       copy->Make(stream, pattern, stored.by_query(), stored.by_key(), tiles)) {
     copy->computed_pairs_ = stored.computed_pairs();
-    copy->computed_bytes_ = cost.device_bytes;
+    copy->computed_bytes_ = std::max(cost.device_bytes, tiles.bytes());
     return copy;
+  }
+  if (tiles.is_too_large()) {
+    *status = TooLarge(stream.device());
+    return nullptr;
   }
   *status = stream.stopped()
                 ? DeviceStatus(DeviceStatus::Code::kStopped, "run: stopped")

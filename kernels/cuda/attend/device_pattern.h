@@ -33,7 +33,7 @@ class DevicePattern {
     int64_t device_bytes, host_bytes;
   };
   static Cost CostOf(int64_t tiles, bool has_labels);
-  // The most that the computed tiles of one sequence may take of a device: a sixteenth of it.
+  // The most that the computed tiles of one problem may take of a device: a sixteenth of it.
   static int64_t MostBytes(const Device& device);
   static DeviceStatus TooLarge(const Device& device);
   // A copy of a pattern that computes, of queries below nq and keys below nk, for work of `stream`

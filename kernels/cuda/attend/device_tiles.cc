@@ -77,6 +77,9 @@ DevicePattern::Cost DeviceTiles::CostOf(int64_t masks, int64_t labels) {
 }
 
 void* DeviceTiles::Allocate(int64_t bytes) {
+  is_too_large_ = bytes > most_bytes_ - bytes_;
+  if (is_too_large_) return nullptr;
+  bytes_ += bytes;
   std::shared_ptr<Buffer> buffer = stream_.device().memory().Allocate(bytes, stream_.queue());
   if (buffer == nullptr) return nullptr;
   return buffers_.emplace_back(std::move(buffer))->data();

@@ -20,11 +20,12 @@ class DeviceTiles final : public TileStore {
  public:
   static constexpr int64_t kTermsABlock = 64;  // of patterns that compute
 
-  // Memory for terms comes in blocks of so many.
-  DeviceTiles(Stream& stream, int64_t terms_a_block)
-      : stream_(stream), terms_a_block_(terms_a_block) {}
+  // Memory for terms comes in blocks of so many; all of it is at most `most_bytes`.
+  DeviceTiles(Stream& stream, int64_t terms_a_block, int64_t most_bytes)
+      : stream_(stream), terms_a_block_(terms_a_block), most_bytes_(most_bytes) {}
 
-  // Adds what the pattern stores, under its numbers; `more` masks may follow. False: no memory.
+  // Adds what the pattern stores, under its numbers; `more` masks may follow. False: no memory, or
+  // more than most_bytes (is_too_large).
   bool Take(const Pattern& pattern, int64_t more);
   int32_t AddMask(const TileMask& mask) override;
   int32_t AddTerms(const TileTerms& terms) override;
@@ -34,6 +35,8 @@ class DeviceTiles final : public TileStore {
   const uint64_t* masks() const { return masks_; }
   const std::vector<TermsData>& terms() const { return terms_; }
   const std::vector<std::shared_ptr<Buffer>>& buffers() const { return buffers_; }
+  int64_t bytes() const { return bytes_; }
+  bool is_too_large() const { return is_too_large_; }
 
   // Of so many masks and labels; host_bytes: what is known of the first ones.
   static DevicePattern::Cost CostOf(int64_t masks, int64_t labels);
@@ -46,7 +49,9 @@ class DeviceTiles final : public TileStore {
   bool Store(const std::vector<T>& by_key, const T** stored);
 
   Stream& stream_;
-  const int64_t terms_a_block_;
+  const int64_t terms_a_block_, most_bytes_;
+  int64_t bytes_ = 0;
+  bool is_too_large_ = false;
   std::vector<std::shared_ptr<Buffer>> buffers_;
   uint64_t* masks_ = nullptr;
   int64_t mask_count_ = 0, copied_masks_ = 0;

@@ -194,7 +194,7 @@ PatternSource ImageLocal2d(const PatternSeq& seq, const ImageBlocks& image) {
   PatternSource source =
       SourceOf(seq.Nq, seq.Nk, "image", Image{m, seq.lengths, seq.causal}, counts, SpecOf);
   source.gathers = true;
-  source.is_counted = seq.lengths.nq == seq.Nq && seq.lengths.nk == seq.Nk;
+  source.is_counted = false;  // pairs of a whole image are, tiles are not
   return source;
 }
 
