@@ -13,6 +13,7 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/device/device.h"
 #include "kernels/pattern/builder.h"
+#include "kernels/pattern/shapes/grids.h"
 #include "tests/engine/cpu_engine.h"
 #include "tests/plain/test_array.h"
 
@@ -200,12 +201,30 @@ TEST(CudaPatterns, PlansCountWhatComputedTilesTake) {
                  .options = {{"num_global", kGlobals}},
                  .ids = {{"sentence_ids", ids(N - kGlobals, kGlobals)}},
                  .floats = {{"rel_bias_long", {32, 1}}}});
-  // Blocks of 63 rows, which no tile is.
-  ExpectPlanned({.method = "image_local_2d",
-                 .N = N,
-                 .options = {{"grid", std::vector<int64_t>{32, 32}},
-                             {"query_shape", std::vector<int64_t>{7, 9}},
-                             {"memory_flange", std::vector<int64_t>{31, 31}}}});
+}
+
+// Symptom: 131 KB of a whole image took forty times what was planned.
+TEST(CudaPatterns, PlansOfWholeImagesCountTheirTiles) {
+  constexpr int64_t kSide = 256, N = kSide * kSide;
+  const ImageBlocks image = {kSide, kSide, 7, 9, 31, 31};  // a block is no tile
+  const Pattern pattern =
+      ImageLocal2d({.Nq = N, .Nk = N, .lengths = {.nq = N, .nk = N}}, image).build();
+  int64_t computed = 0;
+  for (const attnd::Run& run : pattern.by_query.runs) {
+    if (run.mask == Run::kComputed) computed += run.count;
+  }
+  ASSERT_GT(computed, 10000);
+  const auto engine = EngineOn(NewDevice(int64_t{64} << 30), {});
+  Call call{.method = "image_local_2d",
+            .options = {{"grid", std::vector<int64_t>{kSide, kSide}},
+                        {"query_shape", std::vector<int64_t>{7, 9}},
+                        {"memory_flange", std::vector<int64_t>{31, 31}}}};
+  for (const char* name : {"q", "k", "v"}) {
+    call.tensors[name] = DenseView(nullptr, DType::kF16, {1, 1, N, 1});
+  }
+  const auto plan = engine->MakePlan(call);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_GE((*plan)->workspace_bytes, computed * static_cast<int64_t>(sizeof(TileMask)));
 }
 
 }  // namespace
