@@ -128,12 +128,13 @@ void LaunchAttentionInBands(Device& device, Stream& stream) {
   LaunchLargeAttention(device, stream, kForms);
 }
 
-// Dense, and a window of which nobody sees the last keys: infinite, they must not spread to the
-// gradients of queries.
+// Dense, causal, and a window of which nobody sees the last keys: infinite, they must not spread to
+// the gradients of queries.
 void LaunchGradients(Device& device, Stream& stream) {
   constexpr LargeAttention kForms[] = {
       {16, 16, 512, 512, 512, 512, 48, 72, kUnbounded, kUnbounded, Layout::kBHND},
       {20, 20, 640, 512, 1024, 768, 64, 64, -255, 200, Layout::kBNHD},
+      {24, 24, 640, 512, 768, 512, 128, 64, kUnbounded, 0, Layout::kBNHD},
   };
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
     for (const LargeAttention& form : kForms) {
