@@ -26,8 +26,9 @@ void AttendPatterns::Plan(const AttendProblem& problem) {
     constexpr int64_t kRowBytes = 8 << 10, kStoredBytes = int64_t{3} << 20, kSlotBytes = 32;
     const int64_t stored =
         std::min(cost.device_bytes, DivideUp(seq.nq, kTile) * kRowBytes + kStoredBytes);
-    const bool is_most = H > 0 && cost.device_bytes > left / H / seq.count;
-    const int64_t computed = is_most ? left : H * seq.count * cost.device_bytes;
+    const int64_t copies = H * seq.count;
+    const bool is_most = copies > 0 && cost.device_bytes > left / copies;
+    const int64_t computed = is_most ? left : copies * cost.device_bytes;
     left -= computed;
     constexpr int64_t kCopyBytes = 4096;
     const int64_t others = stored + kSlotBytes * (seq.nq + seq.nk) + kCopyBytes;
