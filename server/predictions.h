@@ -12,10 +12,11 @@
 namespace attnd {
 
 // A plan predicts seconds from the peak speed of the machine; real runs differ by a factor that
-// depends on the method and the device. The factor is learned for each method, direction and device
-// as a smoothed ratio measured/predicted, within kLeast..kMost: one outlier moves it by at most a
-// quarter (of its logarithm). It is 1 at first, and without new measurements its logarithm halves
-// every kHalfLife, since requests that are refused because of it are never measured.
+// depends on the method and the device. The factor is learned for each method, direction and
+// device, and for gradients that may add in any order, as a smoothed ratio measured/predicted,
+// within kLeast..kMost: one outlier moves it by at most a quarter (of its logarithm). It is 1 at
+// first, and without new measurements its logarithm halves every kHalfLife, since requests that are
+// refused because of it are never measured.
 //
 // Thread safe.
 class Predictions {
@@ -44,8 +45,11 @@ class Predictions {
     int measured = 0;
     TimePoint last;  // when the last one was measured
   };
-  using Kind = std::tuple<const Method*, Direction, size_t>;  // the last: Plan::device
-  static Kind KindOf(const Plan& plan) { return {plan.method, plan.direction, plan.device}; }
+  // The last: Plan::device, Plan::is_deterministic.
+  using Kind = std::tuple<const Method*, Direction, size_t, bool>;
+  static Kind KindOf(const Plan& plan) {
+    return {plan.method, plan.direction, plan.device, plan.is_deterministic};
+  }
 
   static double LogRatio(const Learned& learned, TimePoint now);
 

@@ -82,17 +82,27 @@ std::shared_ptr<Event> CudaProgress::MarkerAt(int64_t position) const {
     }
   } catch (const std::bad_alloc&) {  // destructors of buffers ask
   }
-  // Without an event everything is waited for. A device that has failed ends it at once: nothing
-  // runs any more.
-  const cudaError_t error = cudaStreamSynchronize(stream_);
-  if (error != cudaSuccess) error_ = error;
-  passed_ = position_;
+  // Without an event only all of it can be asked for.
+  const cudaError_t state = cudaStreamQuery(stream_);
+  if (state != cudaErrorNotReady) AllPassed(state);
   return nullptr;
 }
 
+void CudaProgress::AllPassed(cudaError_t state) const {
+  if (state != cudaSuccess) error_ = state;
+  passed_ = position_;
+}
+
+bool CudaProgress::IsPast(int64_t position) const { return has_ended_ || passed_ >= position; }
+
 bool CudaProgress::HasPassed(int64_t position) const {
   const MutexLock lock(&mu_);
-  return MarkerAt(position) == nullptr;
+  static_cast<void>(MarkerAt(position));  // for the next call
+  return IsPast(position);
+}
+
+void CudaProgress::WaitWithoutEvent(int64_t position) {
+  if (!IsPast(position)) AllPassed(cudaStreamSynchronize(stream_));
 }
 
 bool CudaProgress::WaitFor(int64_t position) {
@@ -100,6 +110,7 @@ bool CudaProgress::WaitFor(int64_t position) {
   {
     const MutexLock lock(&mu_);
     event = MarkerAt(position);
+    if (event == nullptr) WaitWithoutEvent(position);
   }
   const cudaError_t state = event == nullptr ? cudaSuccess : cudaEventSynchronize(event->get());
   const MutexLock lock(&mu_);
@@ -122,7 +133,10 @@ void CudaProgress::Add(double seconds) {
     if (seconds_ < kThrottleSeconds && pieces_ < kThrottlePieces) return;
     const std::shared_ptr<Event> event = MarkerAt(position_);
     seconds_ = 0, pieces_ = 0;
-    if (event == nullptr) return;
+    if (event == nullptr) {
+      WaitWithoutEvent(position_);
+      return;
+    }
     throttles_.push_back(event);
     if (throttles_.size() <= kThrottles) return;
     oldest = std::move(throttles_.front());

@@ -66,8 +66,12 @@ class CudaProgress final : public WorkProgress {
     std::shared_ptr<Event> event;
   };
   void Poll() const ATTND_REQUIRES(mu_);
-  // An event at or behind `position`; null: it has passed.
+  // An event at or behind `position`; null: it has passed (IsPast), or there is no memory for one.
   std::shared_ptr<Event> MarkerAt(int64_t position) const ATTND_REQUIRES(mu_);
+  bool IsPast(int64_t position) const ATTND_REQUIRES(mu_);
+  // Of the whole stream. A device that has failed ends it at once: nothing runs any more.
+  void AllPassed(cudaError_t state) const ATTND_REQUIRES(mu_);
+  void WaitWithoutEvent(int64_t position) ATTND_REQUIRES(mu_);
 
   const int device_;
   const cudaStream_t stream_;

@@ -22,11 +22,10 @@ PatternSource BoundOf(const SeenSeq& seq, const Options& o, const Integers& ints
   // A run of blocks takes 12 bytes, three times that while a list of them grows; runs of a layout
   // are two elements apart.
   const int64_t element_bytes = ints["layout"].is_sent() ? 20 : 40;
-  const HostCost pattern = CostOf(seq.Nq, seq.Nk, {.slot_bytes = 0});
+  if (o.duplicates == Duplicates::kMultiset) all.term_bytes = sizeof(float);
+  const HostCost pattern = CostOf(seq.Nq, seq.Nk, {.slot_bytes = 0, .term_bytes = all.term_bytes});
+  all.patterns = heads;
   all.host.bytes = heads * pattern.bytes + element_bytes * elements;
-  if (o.duplicates == Duplicates::kMultiset) {
-    all.host.bytes += heads * TermBytes(seq.Nq, seq.Nk, sizeof(float));
-  }
   all.host.seconds =
       static_cast<double>(heads) * pattern.seconds + 2e-8 * static_cast<double>(elements);
   return all;

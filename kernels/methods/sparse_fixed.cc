@@ -87,7 +87,7 @@ class SparseFixed : public PatternMethod<Options> {
     const int64_t H = seq.problem.H, places = std::min(o.num_verts, H);
     const int64_t period = std::min(places * (o.part == Part::kAlternate ? 2 : 1), H);
     const HeadRule rule{.count = period == 1 ? 1 : H, .period = period, .bound = [&] {
-                          return MeanOfHeads(seq, o);
+                          return OfHeads(MeanOfHeads(seq, o), period);
                         }};
     return EachHead(seq, rule, [&](int64_t head) {
       const FixedSegments segments{.stride = o.stride,

@@ -195,7 +195,7 @@ AttendSeq Ops::Seq(int64_t nq, int64_t nk, const PatternSource& source) {
 }
 
 AttendSeq Ops::Seq(int64_t nq, int64_t nk, const std::vector<PatternSource>& heads) {
-  AttendSeq seq{.nq = nq, .nk = nk};
+  AttendSeq seq{.nq = nq, .nk = nk, .patterns = 0};
   const bool counts_pairs = std::any_of(heads.begin(), heads.end(),
                                         [](const PatternSource& head) { return !head.is_counted; });
   for (const PatternSource& head : heads) {
@@ -207,6 +207,8 @@ AttendSeq Ops::Seq(int64_t nq, int64_t nk, const std::vector<PatternSource>& hea
     seq.is_listed = head.is_listed;
     seq.is_counted = seq.is_counted && (head.is_counted || !stream_.is_dry());
     const bool is_new = &head == &heads[0] || head.key.empty() || head.key != (&head - 1)->key;
+    if (is_new) seq.patterns += head.patterns;
+    seq.term_bytes = std::max(seq.term_bytes, head.term_bytes);
     if (stream_.is_dry() && is_new) {
       stream_.work().host_bytes += head.host.bytes;
       stream_.work().seconds += head.host.seconds;

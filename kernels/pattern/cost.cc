@@ -7,6 +7,18 @@
 
 namespace attnd {
 
+namespace {
+
+// The most bytes of stored terms; `bytes`: of one element of a tile.
+int64_t TermBytes(int64_t Nq, int64_t Nk, int64_t bytes) {
+  if (bytes == 0) return 0;
+  constexpr int64_t kOthers = 512;  // of the hash tables
+  const int64_t tiles = std::min(Tiles(Nq) * Tiles(Nk), StoredLimits().terms);
+  return (tiles + 1) * (kTile * kTile * bytes + kOthers);
+}
+
+}  // namespace
+
 HostCost CostOf(int64_t Nq, int64_t Nk, const PatternCounts& counts) {
   const StoredLimits limits;
   const int64_t rows = Tiles(Nq), columns = Tiles(Nk), all = rows * columns;
@@ -19,7 +31,8 @@ HostCost CostOf(int64_t Nq, int64_t Nk, const PatternCounts& counts) {
   constexpr int64_t kTileBytes = 64;  // for each row and column of tiles: where its runs begin
   const int64_t slots = counts.slot_bytes * (Nq + Nk);
   const int64_t bytes = runs * kRunBytes + transposed * static_cast<int64_t>(sizeof(Run)) +
-                        masks * kMaskBytes + (rows + columns) * kTileBytes + slots;
+                        masks * kMaskBytes + (rows + columns) * kTileBytes + slots +
+                        TermBytes(Nq, Nk, counts.term_bytes);
   // Measured by tests/bench/pattern_bench.
   constexpr double kRunSeconds = 6e-8, kMaskSeconds = 2e-6, kByteSeconds = 4e-10;
   // Where data decide, every row of tiles examines all columns.
@@ -30,12 +43,6 @@ HostCost CostOf(int64_t Nq, int64_t Nk, const PatternCounts& counts) {
                          static_cast<double>(slots) * kByteSeconds;
   constexpr int64_t kLeastBytes = 1024;  // of the pattern itself
   return {bytes + kLeastBytes, seconds};
-}
-
-int64_t TermBytes(int64_t Nq, int64_t Nk, int64_t bytes) {
-  constexpr int64_t kOthers = 512;  // of the hash tables
-  const int64_t tiles = std::min(Tiles(Nq) * Tiles(Nk), StoredLimits().terms);
-  return (tiles + 1) * (kTile * kTile * bytes + kOthers);
 }
 
 }  // namespace attnd

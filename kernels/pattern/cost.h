@@ -12,6 +12,8 @@ struct PatternCounts {
   int64_t runs_of_row = kMany, masks = kMany;
   // Memory of the source and its predicates (ids, orders, coordinates) for each query and key.
   int64_t slot_bytes = 64;
+  // Of an element of a tile of terms: labels 2, constants 4. 0: it adds none.
+  int64_t term_bytes = 0;
 };
 // Bytes and seconds of building and keeping a pattern of Nq x Nk slots with these counts.
 struct HostCost {
@@ -19,8 +21,5 @@ struct HostCost {
   double seconds = 0;
 };
 HostCost CostOf(int64_t Nq, int64_t Nk, const PatternCounts& counts);
-
-// The most bytes of terms in a pattern of Nq x Nk slots; `bytes`: of one element of a tile.
-int64_t TermBytes(int64_t Nq, int64_t Nk, int64_t bytes);
 
 }  // namespace attnd

@@ -22,6 +22,7 @@ PatternSource SourceOf(int64_t Nq, int64_t Nk, KeyedSpec keyed, const PatternCou
           .key = absl::StrCat(Nq, " ", Nk, " ", keyed.text),
           .visible_pairs = counts.pairs,
           .visible_tiles = counts.tiles,
+          .term_bytes = counts.term_bytes,
           .host = CostOf(Nq, Nk, counts),
           .spec = std::move(keyed.spec),
           .build = std::move(build)};
@@ -97,8 +98,11 @@ PatternSource WithinSegments(const PatternSource& source, std::span<const int32_
                       {source.key, source.spec},
                       {ids_q.begin(), ids_q.end()},
                       {ids_k.begin(), ids_k.end()}};
-  PatternSource result = SourceOf(source.Nq, source.Nk, "segments", std::move(segments),
-                                  {source.visible_pairs, source.visible_tiles}, SpecOf);
+  const PatternCounts counts{.pairs = source.visible_pairs,
+                             .tiles = source.visible_tiles,
+                             .term_bytes = source.term_bytes};
+  PatternSource result =
+      SourceOf(source.Nq, source.Nk, "segments", std::move(segments), counts, SpecOf);
   result.is_counted = false;
   result.gathers = source.gathers;
   return result;

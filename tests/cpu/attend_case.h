@@ -2,10 +2,12 @@
 // that are aligned to their element only, NaN in padding and in fresh memory, a mask of any shape.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -84,5 +86,10 @@ class AttendCase {
 
 // Runs the list as one call each way, on fresh memory full of NaN.
 void RunAttend(Device& device, const std::vector<const AttendCase*>& cases, bool backward);
+
+// Whether the device stores tiles that are computed: at most as many as are planned.
+inline bool StoresTiles(const Device& device, std::span<const AttendSeq> seqs) {
+  return device.info().name != "cpu" && !std::ranges::all_of(seqs, &AttendSeq::is_counted);
+}
 
 }  // namespace attnd

@@ -85,8 +85,19 @@ Kept Computed(const Kept& kept) {
 
 void ComputeAll(std::vector<AttendSeq>* seqs) {
   for (AttendSeq& seq : *seqs) {
-    seq.pattern = Computed(seq.pattern);
-    for (Kept& pattern : seq.head_patterns) pattern = Computed(pattern);
+    // As a method says of such patterns.
+    seq.is_counted = false;
+    seq.patterns = 0;
+    const auto compute = [&](Kept* pattern) {
+      *pattern = Computed(*pattern);
+      if (*pattern == nullptr) return;
+      ++seq.patterns;
+      const TileRows &queries = (*pattern)->by_query, &keys = (*pattern)->by_key;
+      seq.visible_tiles = static_cast<double>(queries.rows() * keys.rows());
+      if ((*pattern)->computed_terms != nullptr) seq.term_bytes = sizeof(float);
+    };
+    compute(&seq.pattern);
+    for (Kept& pattern : seq.head_patterns) compute(&pattern);
   }
 }
 

@@ -262,7 +262,11 @@ std::vector<std::byte> GradCase::Gradients() const {
 
 void RunAttendGrad(Device& device, const AttendParams& params,
                    const std::vector<AttendGradProblem>& problems) {
-  RunOn(device, [&](Stream& stream) {
+  std::vector<AttendSeq> all;
+  for (const AttendGradProblem& p : problems) {
+    all.insert(all.end(), p.forward.seqs.begin(), p.forward.seqs.end());
+  }
+  const auto run = [&](Stream& stream) {
     std::vector<AttendGradProblem> given = problems;
     std::vector<std::vector<AttendSeq>> seqs;
     for (AttendGradProblem& p : given) {
@@ -286,7 +290,8 @@ void RunAttendGrad(Device& device, const AttendParams& params,
       }
     }
     return device.Run(stream, AttendGradArgs{.params = params, .problems = given});
-  });
+  };
+  RunOn(device, run, StoresTiles(device, all) ? Planned::kAtLeast : Planned::kExactly);
 }
 
 }  // namespace attnd::testing

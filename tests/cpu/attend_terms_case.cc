@@ -242,9 +242,14 @@ void RunTerms(Device& device, const std::vector<const TermsCase*>& cases) {
   std::vector<AttendProblem> problems;
   for (const TermsCase* c : cases) problems.push_back(c->Problem());
   const AttendParams params = cases.at(0)->sizes.params;
-  RunOn(device, [&](Stream& stream) {
-    return device.Run(stream, AttendArgs{.params = params, .problems = problems});
-  });
+  std::vector<AttendSeq> seqs;
+  for (const AttendProblem& p : problems) seqs.insert(seqs.end(), p.seqs.begin(), p.seqs.end());
+  RunOn(
+      device,
+      [&](Stream& stream) {
+        return device.Run(stream, AttendArgs{.params = params, .problems = problems});
+      },
+      StoresTiles(device, seqs) ? Planned::kAtLeast : Planned::kExactly);
 }
 
 }  // namespace attnd::testing

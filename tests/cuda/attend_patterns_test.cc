@@ -9,11 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/attend/device_pattern.h"
 #include "kernels/cuda/attend/device_tiles.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/device/device.h"
 #include "kernels/pattern/builder.h"
 #include "kernels/pattern/shapes/grids.h"
+#include "kernels/pattern/source.h"
 #include "tests/engine/cpu_engine.h"
 #include "tests/plain/test_array.h"
 
@@ -117,7 +119,7 @@ TEST(CudaPatterns, TilesEndWhereTheirBytesDo) {
   const auto device = NewDevice(int64_t{8} << 20);
   Stream stream(*device, &device->memory());
   constexpr size_t kPairs = kTile * kTile;
-  cuda::DeviceTiles tiles(stream, /*terms_a_block=*/1, /*most_bytes=*/kPairs * 6);
+  cuda::DeviceTiles tiles(stream, cuda::DeviceTiles::Memory::kDevice, /*most_bytes=*/kPairs * 6);
   const auto with_labels = [&](uint16_t label) {
     return TileTerms{.labels = std::vector<uint16_t>(kPairs, label)};
   };
@@ -130,13 +132,44 @@ TEST(CudaPatterns, TilesEndWhereTheirBytesDo) {
   EXPECT_TRUE(stream.Wait().ok());
 }
 
+// Where neighbouring rows of tiles see other halves, a few runs of queries are many runs of keys,
+// which took gigabytes of the host.
+TEST(CudaPatterns, RunsOfKeysAreBoundedAndOfGradientsAlone) {
+  constexpr int64_t kTiles = 520, N = kTiles * kTile;
+  std::vector<int32_t> queries(N), keys(N);
+  for (int64_t i = 0; i < N; ++i) {
+    queries[i] = i / kTile % 2;
+    keys[i] = i < N / 2 ? 0 : 1;
+  }
+  const PatternSource whole = SourceOf(N, N, nullptr, {});
+  const Pattern pattern = WithinSegments(whole, queries, keys).build();
+  ASSERT_NE(pattern.computed_masks, nullptr);
+  const auto device = NewDevice(int64_t{64} << 20);
+  Stream stream(*device, &device->memory());
+  const AttendSeq seq{.nq = N, .nk = N};
+  const int64_t most = cuda::DevicePattern::MostBytes(*device);
+  const auto copy = [&](bool has_keys, DeviceStatus* status) {
+    return cuda::DevicePattern::Computed(stream, pattern, seq, has_keys, most, status);
+  };
+  DeviceStatus status;
+  EXPECT_NE(copy(/*has_keys=*/false, &status), nullptr);
+  EXPECT_EQ(copy(/*has_keys=*/true, &status), nullptr);
+  EXPECT_EQ(status.code(), DeviceStatus::Code::kNoMemory);
+  EXPECT_NE(copy(/*has_keys=*/false, &status), nullptr);
+  EXPECT_TRUE(stream.Wait().ok());
+}
+
 // A method on the device alone, with integers of the host.
 struct Request {
   std::string method;
   int64_t N;
-  OptionMap options;
-  std::map<std::string, std::vector<int32_t>> ids;  // [1,n]
-  std::map<std::string, Shape> floats;
+  OptionMap options = {};
+  std::map<std::string, std::vector<int32_t>> ids = {};  // [1,n], or of these shapes
+  std::map<std::string, Shape> id_shapes = {};
+  std::map<std::string, Shape> floats = {};
+  int64_t least_bytes = 0;  // of the run
+  int64_t most_times = 6;   // so many are planned at most
+  int64_t H = 1;
 };
 
 // What the run takes of the device beyond its inputs is planned, and most of it is given back.
@@ -147,7 +180,7 @@ void ExpectPlanned(const Request& request) {
   Stream stream(device, &device.memory());
   Call call{.method = request.method, .options = request.options};
   std::map<std::string, Shape> floats = request.floats;
-  for (const char* name : {"q", "k", "v"}) floats[name] = {1, 1, request.N, 1};
+  for (const char* name : {"q", "k", "v"}) floats[name] = {1, request.H, request.N, 1};
   std::vector<std::shared_ptr<Buffer>> inputs;
   for (const auto& [name, shape] : floats) {
     const std::vector<float> values(static_cast<size_t>(shape.size()), 0.5f);
@@ -159,8 +192,11 @@ void ExpectPlanned(const Request& request) {
     inputs.push_back(*std::move(uploaded));
   }
   for (const auto& [name, values] : request.ids) {
-    call.tensors[name] = DenseView(const_cast<int32_t*>(values.data()), DType::kI32,
-                                   {1, static_cast<int64_t>(values.size())});
+    const auto found = request.id_shapes.find(name);
+    const Shape shape = found != request.id_shapes.end()
+                            ? found->second
+                            : Shape{1, static_cast<int64_t>(values.size())};
+    call.tensors[name] = DenseView(const_cast<int32_t*>(values.data()), DType::kI32, shape);
   }
   const auto plan = engine->MakePlan(call);
   ASSERT_TRUE(plan.ok()) << plan.status();
@@ -169,13 +205,20 @@ void ExpectPlanned(const Request& request) {
   {
     const auto execution = engine->Execute(stream, {&problem, 1});
     ASSERT_TRUE(execution.ok()) << execution.status();
+    EXPECT_LE(execution->peak_workspace_bytes, (*plan)->workspace_bytes);
+    EXPECT_GE(execution->peak_workspace_bytes, request.least_bytes);
   }
   const PoolStats after = device.memory().stats();
   EXPECT_LE(after.peak_bytes - before, (*plan)->workspace_bytes);
   EXPECT_LE(after.used_bytes - before, engine->cached_pattern_bytes());
+  EXPECT_LE((*plan)->workspace_bytes, request.most_times * (after.peak_bytes - before));
   // The tiles are what takes most.
-  const int64_t tiles = (request.N / kTile) * (request.N / kTile);
-  EXPECT_GE(after.peak_bytes - before, tiles * 256);
+  EXPECT_GE(after.peak_bytes - before, request.least_bytes);
+}
+
+// Of all tiles of N x N pairs.
+int64_t BytesOfMasks(int64_t N) {
+  return (N / kTile) * (N / kTile) * static_cast<int64_t>(sizeof(TileMask));
 }
 
 TEST(CudaPatterns, PlansCountWhatComputedTilesTake) {
@@ -189,18 +232,60 @@ TEST(CudaPatterns, PlansCountWhatComputedTilesTake) {
   const std::vector<int32_t> segments = ids(N, 8);
   ExpectPlanned({.method = "softmax",
                  .N = N,
-                 .ids = {{"segment_ids_q", segments}, {"segment_ids_kv", segments}}});
+                 .ids = {{"segment_ids_q", segments}, {"segment_ids_kv", segments}},
+                 .least_bytes = BytesOfMasks(N) / 2});
   constexpr int64_t kGlobals = N / 2;
   ExpectPlanned({.method = "etc",
                  .N = N,
                  .options = {{"num_global", kGlobals}},
                  .ids = {{"long_example_ids", ids(N - kGlobals, 8)},
-                         {"global_example_ids", ids(kGlobals, 8)}}});
+                         {"global_example_ids", ids(kGlobals, 8)}},
+                 .least_bytes = BytesOfMasks(N) / 2});
   ExpectPlanned({.method = "etc",
                  .N = N,
                  .options = {{"num_global", kGlobals}},
                  .ids = {{"sentence_ids", ids(N - kGlobals, kGlobals)}},
-                 .floats = {{"rel_bias_long", {32, 1}}}});
+                 .floats = {{"rel_bias_long", {32, 1}}},
+                 .least_bytes = BytesOfMasks(N) / 2});
+}
+
+// Symptom: heads that share a pattern were planned as if each had its own.
+TEST(CudaPatterns, PlansCountAPatternOfAllHeadsOnce) {
+  constexpr int64_t N = 2048;
+  std::mt19937 random(3);
+  std::vector<int32_t> segments(N);
+  for (int32_t& id : segments) id = static_cast<int32_t>(random() % 8);
+  ExpectPlanned({.method = "softmax",
+                 .N = N,
+                 .ids = {{"segment_ids_q", segments}, {"segment_ids_kv", segments}},
+                 .least_bytes = BytesOfMasks(N) / 2,
+                 .H = 16});
+}
+
+// Symptom: constants of tiles were not planned at all.
+TEST(CudaPatterns, PlansCountConstantsOfEveryHead) {
+  constexpr int64_t N = 2048, kBlock = 16, kHeads = 2, kRandom = 40;
+  constexpr int64_t kBlocks = N / kBlock, kRows = kBlocks - 2;  // the first and the last see all
+  std::mt19937 random(3);
+  std::vector<int32_t> blocks(kHeads * kRows * kRandom);
+  for (int32_t& block : blocks) block = static_cast<int32_t>(random() % kBlocks);
+  ExpectPlanned({.method = "bigbird",
+                 .N = N,
+                 .options = {{"block_size", kBlock}, {"duplicates", std::string("multiset")}},
+                 .ids = {{"rand_blocks", blocks}},
+                 .id_shapes = {{"rand_blocks", {kHeads, kRows, kRandom}}},
+                 .least_bytes = kHeads * 250 * kTile * kTile * int64_t{sizeof(float)},
+                 .most_times = 8,  // most pairs of tiles have no constant
+                 .H = kHeads});
+}
+
+TEST(CudaPatterns, PlansCountTilesOfImages) {
+  ExpectPlanned({.method = "image_local_2d",
+                 .N = 64 * 64,
+                 .options = {{"grid", std::vector<int64_t>{64, 64}},
+                             {"query_shape", std::vector<int64_t>{7, 9}},
+                             {"memory_flange", std::vector<int64_t>{31, 31}}},
+                 .most_times = 16});
 }
 
 // Symptom: 131 KB of a whole image took forty times what was planned.

@@ -12,6 +12,17 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from tests.methods import harness, library  # noqa: E402
 
 
+def pytest_addoption(parser):
+    parser.addoption("--one-of", type=int, default=1, help="run each n-th test only")
+
+
+@pytest.hookimpl(trylast=True)  # of the tests that other options have left
+def pytest_collection_modifyitems(config, items):
+    step = config.getoption("--one-of")
+    config.hook.pytest_deselected(items=[t for i, t in enumerate(items) if i % step != 0])
+    items[:] = items[::step]
+
+
 def pytest_configure():
     """pytest captures nothing here."""
     library.last_words = os.dup(2)

@@ -44,8 +44,10 @@ class TestArray {
 };
 
 // Runs `call` on a stream whose fresh memory is NaN, after a dry run; expects success, and that the
-// dry run counted the same workspace.
-void RunOn(Device& device, const std::function<DeviceStatus(Stream&)>& call);
+// dry run counted the same workspace, or no less.
+enum class Planned { kExactly, kAtLeast };
+void RunOn(Device& device, const std::function<DeviceStatus(Stream&)>& call,
+           Planned planned = Planned::kExactly);
 
 // Expects |ours - truth| <= 2 max |plain - truth| + slack everywhere, with NaN and infinities
 // equal. `plain` is the same formula in plain code of the kernel's dtype.

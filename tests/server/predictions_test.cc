@@ -46,6 +46,15 @@ TEST_F(PredictionsTest, LearnsOfEachDeviceAlone) {
   EXPECT_FALSE(IsKnown());
 }
 
+// Gradients that a library adds up in any order are those of other kernels.
+TEST_F(PredictionsTest, LearnsOfGradientsInAnyOrderAlone) {
+  plan_.is_deterministic = false;
+  for (int i = 0; i < 40; ++i) predictions_.Learn(plan_, /*predicted=*/1, /*measured=*/3);
+  EXPECT_NEAR(predictions_.Of(plan_).likely, 6, 1e-3);
+  plan_.is_deterministic = true;
+  EXPECT_DOUBLE_EQ(predictions_.Of(plan_).likely, 2);
+}
+
 TEST_F(PredictionsTest, LearnsTheRatioOfItsKind) {
   for (int i = 0; i < 40; ++i) predictions_.Learn(plan_, /*predicted=*/1, /*measured=*/3);
   EXPECT_NEAR(predictions_.Of(plan_).likely, 6, 0.01);

@@ -49,7 +49,7 @@ int64_t StateFloats(const ForwardData& data) { return int64_t{data.state_rows} *
 
 // What one call takes of a device.
 struct Cost {
-  double tensor_flops = 0, flops = 0, bytes = 0, mask_seconds = 0;
+  double tensor_flops = 0, flops = 0, bytes = 0;
 
   void Add(const AttendArgs& args, const AttendProblem& p, bool has_terms) {
     const double D = static_cast<double>(p.q.shape[3]), Dv = static_cast<double>(p.v.shape[3]);
@@ -67,7 +67,6 @@ struct Cost {
       }
       tensor_flops += pairs * 2 * (D * (p.terms.r.given() ? 3 : 1) + Dv) * times;
       flops += pairs * (has_terms ? 120 : 16);
-      mask_seconds += seq.mask_seconds * count;
     }
     for (const View* view : {&p.q, &p.k, &p.v, &p.out, &p.terms.bias}) {
       if (view->given()) bytes += static_cast<double>(view->bytes());
@@ -76,7 +75,7 @@ struct Cost {
   double Seconds(const Cuda& cuda) const {
     constexpr double kShare = 0.6;  // of the rate of tensor cores
     const double as_flops = tensor_flops / kShare / cuda.tensor_flops * cuda.flops;
-    return cuda.Seconds(as_flops + flops, bytes) + mask_seconds;
+    return cuda.Seconds(as_flops + flops, bytes);
   }
 
   // Of the tiles in shared memory. 16-bit ones need a 16-bit result: weights are rounded to it.
@@ -141,7 +140,7 @@ enum class Heads {
 DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs& args,
                            Heads heads_of = Heads::kAll) {
   const Cuda& cuda = CudaOf(device);
-  AttendPatterns patterns(stream);
+  AttendPatterns patterns(stream, /*is_grad=*/false);
   for (const AttendProblem& p : args.problems) {
     if (DeviceStatus status = patterns.Add(p); !status.ok()) return status;
   }

@@ -225,7 +225,7 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendGradA
   }
   const std::shared_ptr<Buffer> scratch = TakeShared(stream, counted.bytes());
   if (scratch == nullptr) return NoMemory(stream);
-  AttendPatterns patterns(stream);
+  AttendPatterns patterns(stream, /*is_grad=*/true);
   for (const AttendGradProblem& p : args.problems) {
     if (DeviceStatus status = patterns.Add(p.forward); !status.ok()) return status;
   }

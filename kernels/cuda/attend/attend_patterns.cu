@@ -11,36 +11,54 @@
 
 namespace attnd::cuda {
 
+namespace {
+
+// On the host, for the tiles of a sequence, of which each pattern has at most `most`. Seen on one
+// core: 2 to 7 us a mask, 17 us for the constants of a tile.
+double SecondsOf(const AttendSeq& seq, double most) {
+  constexpr double kMaskSeconds = 5e-6, kTermByteSeconds = 1e-9;
+  // Where data decide this share of the tiles that may be: most are whole or empty, most often.
+  constexpr double kComputedShare = 0.1;
+  const double terms =
+      kTermByteSeconds * static_cast<double>(DevicePattern::TermBytes(seq.term_bytes));
+  const double masks = seq.is_counted ? 0 : kMaskSeconds * kComputedShare;
+  // Of masks that are never stored the seconds are known.
+  const double of_masks = seq.mask_seconds > 0 ? seq.mask_seconds / seq.visible_tiles : masks;
+  return (of_masks + terms) * std::min(seq.visible_tiles, most) * static_cast<double>(seq.patterns);
+}
+
+}  // namespace
+
 void AttendPatterns::Plan(const AttendProblem& problem) {
-  const bool has_labels = problem.terms.table.given();
-  // As if each head had its own pattern: only the method knows. None has labels of its own.
-  const int64_t H = has_labels ? 1 : problem.q.shape[1];
   int64_t left = DevicePattern::MostBytes(stream_.device());
   for (const AttendSeq& seq : problem.seqs) {
-    // Where data decide masks and labels may be computed; what others store is as large as on the
-    // host.
-    if (seq.is_counted || seq.is_listed || seq.nq == 0) continue;
-    const auto tiles = static_cast<int64_t>(std::ceil(seq.visible_tiles));
-    const DevicePattern::Cost cost = DevicePattern::CostOf(tiles, has_labels);
-    // What patterns store as it is: up to 8 masks a row of tiles, 1024 more and 256 terms.
-    constexpr int64_t kRowBytes = 8 << 10, kStoredBytes = int64_t{3} << 20, kSlotBytes = 32;
-    const int64_t stored =
-        std::min(cost.device_bytes, DivideUp(seq.nq, kTile) * kRowBytes + kStoredBytes);
-    const int64_t copies = H * seq.count;
-    const bool is_most = copies > 0 && cost.device_bytes > left / copies;
-    const int64_t computed = is_most ? left : copies * cost.device_bytes;
+    // Where data decide masks may be computed, and terms of any pattern; what others store is as
+    // large as on the host.
+    const bool stores_all = seq.is_counted && seq.term_bytes == 0;
+    if (stores_all || seq.is_listed || seq.nq == 0) continue;
+    const auto cost_of = [&](int64_t most_tiles) {
+      const double tiles = std::min(std::ceil(seq.visible_tiles), static_cast<double>(most_tiles));
+      return DevicePattern::CostOf(static_cast<int64_t>(tiles), seq.term_bytes);
+    };
+    // More than what is left is refused before it is computed.
+    const int64_t most_tiles = DevicePattern::MostTiles(left, seq.term_bytes);
+    const DevicePattern::Cost cost = cost_of(most_tiles);
+    const bool is_most = seq.visible_tiles > static_cast<double>(most_tiles) ||
+                         (seq.patterns > 0 && cost.device_bytes > left / seq.patterns);
+    const int64_t computed = is_most ? left : seq.patterns * cost.device_bytes;
     left -= computed;
+    // What patterns store as it is: up to 8 masks a row of tiles, 1024 more and 256 terms.
+    constexpr int64_t kRowBytes = 8 << 10, kMaskBytes = int64_t{1} << 20, kSlotBytes = 32;
+    constexpr int64_t kManyTiles = 1 << 20;
+    const int64_t stored = std::min(cost_of(kManyTiles).device_bytes,
+                                    DivideUp(seq.nq, kTile) * kRowBytes + kMaskBytes +
+                                        256 * DevicePattern::TermBytes(seq.term_bytes));
     constexpr int64_t kCopyBytes = 4096;
     const int64_t others = stored + kSlotBytes * (seq.nq + seq.nk) + kCopyBytes;
     // A size class may take an eighth more.
-    computed_shares_ += Share(computed / 8 * 9) + seq.count * Share(H * others / 8 * 9);
+    computed_shares_ += Share(computed / 8 * 9) + Share(seq.patterns * (others / 8 * 9));
     computed_host_bytes_ = std::max(computed_host_bytes_, cost.host_bytes);
-    // An estimate: of the tiles that may be, so many are.
-    constexpr double kTileSeconds = 1e-6, kComputedShare = 0.1;
-    if (seq.mask_seconds == 0) {
-      computed_seconds_ +=
-          kTileSeconds * kComputedShare * seq.visible_tiles * static_cast<double>(seq.count);
-    }
+    computed_seconds_ += SecondsOf(seq, static_cast<double>(most_tiles));
   }
 }
 
@@ -57,7 +75,7 @@ DeviceStatus AttendPatterns::CopyOf(const Pattern& pattern, const AttendSeq& seq
   auto& known = computed_[{&pattern, seq.nq, seq.nk}];
   DeviceStatus status;
   if (known == nullptr) {
-    known = DevicePattern::Computed(stream_, pattern, seq.nq, seq.nk, left, &status);
+    known = DevicePattern::Computed(stream_, pattern, seq, is_grad_, left, &status);
   }
   *copy = known;
   return status;

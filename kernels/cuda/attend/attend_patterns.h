@@ -19,7 +19,7 @@ namespace attnd::cuda {
 // On a dry stream only the memory counts.
 class AttendPatterns {
  public:
-  explicit AttendPatterns(Stream& stream) : stream_(stream) {}
+  AttendPatterns(Stream& stream, bool is_grad) : stream_(stream), is_grad_(is_grad) {}
   ~AttendPatterns();
   AttendPatterns(const AttendPatterns&) = delete;
   AttendPatterns& operator=(const AttendPatterns&) = delete;
@@ -55,6 +55,7 @@ class AttendPatterns {
                       std::shared_ptr<const DevicePattern>* copy);
 
   Stream& stream_;
+  const bool is_grad_;
   // Host memory follows from the sequences and patterns that there are, never from the number of
   // heads alone: a few bytes ask for 65536 heads of thousands of packed sequences.
   std::vector<size_t> first_;  // sequence of each problem

@@ -82,7 +82,7 @@ std::vector<int32_t> SlotOfRow(const std::vector<int32_t>& rows) {
 }  // namespace
 
 bool DevicePattern::Make(Stream& stream, const Pattern& pattern, const TileRows& by_query_rows,
-                         const TileRows& by_key_rows, const DeviceTiles& tiles) {
+                         const TileRows& by_key_rows, DeviceTiles* tiles) {
   const RowArrays by_query(by_query_rows), by_key(by_key_rows);
   const std::vector<int32_t> slots = SlotOfRow(pattern.query_rows);
 
@@ -95,7 +95,7 @@ bool DevicePattern::Make(Stream& stream, const Pattern& pattern, const TileRows&
   const int64_t at_key_begin = arrays.Add(by_key_rows.begin);
   const int64_t at_key_runs = arrays.Add(by_key.runs);
   const int64_t at_key_order = arrays.Add(by_key.order);
-  const int64_t at_terms = arrays.Add(tiles.terms());
+  const int64_t at_terms = arrays.Add(tiles->terms());
   const int64_t at_query_rows = arrays.Add(pattern.query_rows);
   const int64_t at_key_rows = arrays.Add(pattern.key_rows);
   const int64_t at_key_bias = arrays.Add(pattern.key_bias);
@@ -105,10 +105,9 @@ bool DevicePattern::Make(Stream& stream, const Pattern& pattern, const TileRows&
   const int64_t at_queries_begin = arrays.Add(pattern.queries_of.begin);
   const int64_t at_queries = arrays.Add(pattern.queries_of.columns);
 
-  const std::shared_ptr<Buffer> buffer =
-      stream.device().memory().Allocate(arrays.bytes(), stream.queue());
-  if (buffer == nullptr) return false;
-  const auto* base = static_cast<const std::byte*>(buffer->data());
+  auto* memory = static_cast<std::byte*>(tiles->Allocate(arrays.bytes()));
+  if (memory == nullptr) return false;
+  const std::byte* base = memory;
   const auto place = [&]<class T>(int64_t at, const T** pointer) {
     *pointer = at < 0 ? nullptr : reinterpret_cast<const T*>(base + at);
   };
@@ -121,7 +120,7 @@ bool DevicePattern::Make(Stream& stream, const Pattern& pattern, const TileRows&
   place(at_key_begin, &data.by_key.begin);
   place(at_key_runs, &data.by_key.runs);
   place(at_key_order, &data.by_key.order);
-  data.masks = tiles.masks();
+  data.masks = tiles->masks();
   place(at_terms, &data.terms);
   place(at_query_rows, &data.query_rows);
   place(at_key_rows, &data.key_rows);
@@ -132,22 +131,21 @@ bool DevicePattern::Make(Stream& stream, const Pattern& pattern, const TileRows&
   place(at_keys, &data.keys);
   place(at_queries_begin, &data.queries_begin);
   place(at_queries, &data.queries);
-  if (!stream.device().Upload(stream, buffer->data(), arrays.pieces(), nullptr).ok()) return false;
+  if (!stream.device().Upload(stream, memory, arrays.pieces(), nullptr).ok()) return false;
   place(0, &data_);
-  buffers_ = tiles.buffers();
-  buffers_.push_back(buffer);
+  buffers_ = tiles->buffers();
   made_by_ = stream.queue()->progress();
-  has_terms_ = !tiles.terms().empty() || !pattern.key_bias.empty();
+  has_terms_ = !tiles->terms().empty() || !pattern.key_bias.empty();
   return true;
 }
 
 std::shared_ptr<const DevicePattern> DevicePattern::Of(Stream& stream, const Pattern& pattern) {
   const auto make = [&]() -> std::shared_ptr<const DevicePattern> {
     // Its bytes follow those of the pattern, whose cache is bounded.
-    DeviceTiles tiles(stream, /*terms_a_block=*/1, /*most_bytes=*/INT64_MAX);
+    DeviceTiles tiles(stream, DeviceTiles::Memory::kDevice, /*most_bytes=*/INT64_MAX);
     auto copy = std::make_shared<DevicePattern>();
     const bool is_made = tiles.Take(pattern, 0) && tiles.Flush() &&
-                         copy->Make(stream, pattern, pattern.by_query, pattern.by_key, tiles);
+                         copy->Make(stream, pattern, pattern.by_query, pattern.by_key, &tiles);
     return is_made ? copy : nullptr;
   };
   return std::static_pointer_cast<const DevicePattern>(pattern.copies->Of(stream, make));
@@ -159,13 +157,18 @@ void DevicePattern::Hold(Stream& stream, std::shared_ptr<const DevicePattern> co
   if (copy != nullptr && copy->made_by_ != queue.progress()) queue.Hold(std::move(copy));
 }
 
-DevicePattern::Cost DevicePattern::CostOf(int64_t tiles, bool has_labels) {
+DevicePattern::Cost DevicePattern::CostOf(int64_t tiles, int64_t term_bytes) {
   // Runs of both directions, at worst one a tile; on the host twice each, in a vector that grew.
   constexpr int64_t kRuns = 2 * sizeof(TileRun), kHostRuns = kRuns + 4 * sizeof(Run);
-  Cost cost = DeviceTiles::CostOf(tiles, has_labels ? tiles : 0);
+  Cost cost = DeviceTiles::CostOf(tiles, TermBytes(term_bytes));
   cost.device_bytes += kRuns * tiles;
   cost.host_bytes += kHostRuns * tiles;
   return cost;
+}
+
+int64_t DevicePattern::MostTiles(int64_t device_bytes, int64_t term_bytes) {
+  const auto bytes = [&](int64_t tiles) { return CostOf(tiles, term_bytes).device_bytes; };
+  return device_bytes < bytes(1) ? 0 : 1 + (device_bytes - bytes(1)) / (bytes(2) - bytes(1));
 }
 
 int64_t DevicePattern::MostBytes(const Device& device) { return device.info().memory_bytes / 16; }
@@ -177,26 +180,30 @@ DeviceStatus DevicePattern::TooLarge(const Device& device) {
 }
 
 std::shared_ptr<const DevicePattern> DevicePattern::Computed(Stream& stream, const Pattern& pattern,
-                                                             int64_t nq, int64_t nk,
+                                                             const AttendSeq& seq, bool has_keys,
                                                              int64_t most_bytes,
                                                              DeviceStatus* status) {
-  StoredTiles stored(pattern, nq, nk);
+  StoredTiles stored(pattern, seq.nq, seq.nk);
   const Cost cost = CostOf(std::max(stored.computed_masks(), stored.computed_terms()),
-                           stored.computed_terms() > 0);
+                           stored.computed_terms() > 0 ? seq.term_bytes : 0);
   if (cost.device_bytes > most_bytes) {
     *status = TooLarge(stream.device());
     return nullptr;
   }
-  // Constants take more than the labels that `cost` counts.
-  DeviceTiles tiles(stream, DeviceTiles::kTermsABlock, most_bytes);
+  DeviceTiles tiles(stream, DeviceTiles::Memory::kWorkspace, most_bytes);
   auto copy = std::make_shared<DevicePattern>();
-  if (tiles.Take(pattern, stored.computed_masks()) && stored.Compute(&tiles) && tiles.Flush() &&
-      copy->Make(stream, pattern, stored.by_query(), stored.by_key(), tiles)) {
+  const bool is_computed =
+      tiles.Take(pattern, stored.computed_masks()) && stored.Compute(&tiles) && tiles.Flush();
+  // Runs of keys may be more than those of queries, as many as there are tiles.
+  const bool is_whole =
+      is_computed && (!has_keys || stored.Transpose(MostTiles(most_bytes, seq.term_bytes)));
+  if (is_whole && copy->Make(stream, pattern, stored.by_query(), stored.by_key(), &tiles)) {
     copy->computed_pairs_ = stored.computed_pairs();
     copy->computed_bytes_ = std::max(cost.device_bytes, tiles.bytes());
     return copy;
   }
-  if (tiles.is_too_large()) {
+  const bool is_too_large = tiles.is_too_large() || (is_computed && !is_whole);
+  if (is_too_large && !stream.stopped()) {
     *status = TooLarge(stream.device());
     return nullptr;
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/cuda/attend/pattern_data.h"
+#include "kernels/device/attend.h"
 #include "kernels/device/memory.h"
 #include "kernels/device/pattern.h"
 #include "kernels/device/stream.h"
@@ -28,20 +29,25 @@ class DevicePattern {
   // Call it once all work that reads the copy has been asked for.
   static void Hold(Stream& stream, std::shared_ptr<const DevicePattern> copy);
 
-  // What a copy takes of so many computed tiles.
+  // Of a tile of terms with elements of so many bytes.
+  static int64_t TermBytes(int64_t element_bytes) { return kTile * kTile * element_bytes; }
+  // What a copy takes of so many computed tiles; term_bytes: AttendSeq::term_bytes.
   struct Cost {
     int64_t device_bytes, host_bytes;
   };
-  static Cost CostOf(int64_t tiles, bool has_labels);
-  // The most that the computed tiles of one problem may take of a device: a sixteenth of it.
+  static Cost CostOf(int64_t tiles, int64_t term_bytes);
+  // The most tiles that take so much of a device.
+  static int64_t MostTiles(int64_t device_bytes, int64_t term_bytes);
+  // The most that patterns of one problem that compute may take of a device: a sixteenth of it.
   static int64_t MostBytes(const Device& device);
   static DeviceStatus TooLarge(const Device& device);
-  // A copy of a pattern that computes, of queries below nq and keys below nk, for work of `stream`
-  // alone. May take seconds of the host; ends early where the run is stopped. Null, and *status:
-  // there is no memory, it would take more than `most_bytes`, or it was stopped. REQUIRES: not dry.
+  // A copy of a pattern that computes, of the queries and keys of `seq`, in the workspace of
+  // `stream`. Without `has_keys` it has no by_key, which gradients alone read. May take seconds of
+  // the host; ends early where the run is stopped. Null, and *status: there is no memory, it would
+  // take more than `most_bytes`, or it was stopped. REQUIRES: not dry.
   static std::shared_ptr<const DevicePattern> Computed(Stream& stream, const Pattern& pattern,
-                                                       int64_t nq, int64_t nk, int64_t most_bytes,
-                                                       DeviceStatus* status);
+                                                       const AttendSeq& seq, bool has_keys,
+                                                       int64_t most_bytes, DeviceStatus* status);
 
   // In device memory.
   const PatternData* data() const { return data_; }
@@ -56,7 +62,7 @@ class DevicePattern {
  private:
   // `tiles` keeps the memory of masks and terms.
   bool Make(Stream& stream, const Pattern& pattern, const TileRows& by_query_rows,
-            const TileRows& by_key_rows, const DeviceTiles& tiles);
+            const TileRows& by_key_rows, DeviceTiles* tiles);
 
   std::vector<std::shared_ptr<Buffer>> buffers_;
   std::shared_ptr<WorkProgress> made_by_;

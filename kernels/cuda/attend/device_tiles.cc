@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kPairs = kTile * kTile;
 constexpr size_t kKnownMasks = 4096, kKnownTerms = 256, kPendingMasks = 4096;
-constexpr int64_t kMaskBytes = sizeof(TileMask), kLabelBytes = kPairs * sizeof(uint16_t);
+constexpr int64_t kMaskBytes = sizeof(TileMask);
 
 // Bit k of word q from bit q of word k (Hacker's Delight, section 7-3).
 void Transpose(const TileMask& mask, uint64_t* words) {
@@ -64,23 +64,26 @@ int32_t Find(const T& value, size_t hash, int32_t next, size_t most,
 
 }  // namespace
 
-DevicePattern::Cost DeviceTiles::CostOf(int64_t masks, int64_t labels) {
+DevicePattern::Cost DeviceTiles::CostOf(int64_t tiles, int64_t term_bytes) {
   constexpr int64_t kPlace = 64;  // of a hash table
-  const int64_t known = std::min<int64_t>(masks, kKnownMasks);
-  const int64_t known_labels = std::min<int64_t>(labels, kKnownTerms);
+  const int64_t known = std::min<int64_t>(tiles, kKnownMasks);
+  const int64_t terms = term_bytes > 0 ? tiles : 0;
+  const int64_t known_terms = std::min<int64_t>(terms, kKnownTerms);
   // Known ones in a vector that grew, pending ones beside them.
   return {.device_bytes =
-              masks * kMaskBytes + (labels + (labels > 0 ? kTermsABlock : 0)) *
-                                       (kLabelBytes + static_cast<int64_t>(sizeof(TermsData))),
-          .host_bytes = known * (4 * kMaskBytes + kPlace) + known_labels * (kLabelBytes + kPlace) +
-                        labels * 3 * static_cast<int64_t>(sizeof(TermsData))};
+              tiles * kMaskBytes + (terms + (terms > 0 ? kTermsABlock : 0)) *
+                                       (term_bytes + static_cast<int64_t>(sizeof(TermsData))),
+          .host_bytes = known * (4 * kMaskBytes + kPlace) + known_terms * (term_bytes + kPlace) +
+                        terms * 3 * static_cast<int64_t>(sizeof(TermsData))};
 }
 
 void* DeviceTiles::Allocate(int64_t bytes) {
   is_too_large_ = bytes > most_bytes_ - bytes_;
   if (is_too_large_) return nullptr;
   bytes_ += bytes;
-  std::shared_ptr<Buffer> buffer = stream_.device().memory().Allocate(bytes, stream_.queue());
+  std::shared_ptr<Buffer> buffer = memory_ == Memory::kWorkspace
+                                       ? stream_.workspace().Allocate(bytes)
+                                       : stream_.device().memory().Allocate(bytes, stream_.queue());
   if (buffer == nullptr) return nullptr;
   return buffers_.emplace_back(std::move(buffer))->data();
 }
@@ -115,7 +118,7 @@ bool DeviceTiles::Store(const std::vector<T>& by_key, const T** stored) {
   if (by_key.empty()) return true;
   constexpr int64_t kBytes = kPairs * sizeof(T);
   if (block_left_ < kBytes) {
-    const int64_t bytes = terms_a_block_ * kBytes;
+    const int64_t bytes = TermsABlock() * kBytes;
     block_ = static_cast<std::byte*>(Allocate(bytes));
     block_left_ = block_ == nullptr ? 0 : bytes;
     if (block_ == nullptr) return false;

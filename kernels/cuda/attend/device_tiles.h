@@ -18,11 +18,15 @@ namespace attnd::cuda {
 // few thousand are stored once. Single-threaded.
 class DeviceTiles final : public TileStore {
  public:
-  static constexpr int64_t kTermsABlock = 64;  // of patterns that compute
+  // Of the device, to be kept with a pattern; of the workspace of the stream, for one launch.
+  enum class Memory { kDevice, kWorkspace };
 
-  // Memory for terms comes in blocks of so many; all of it is at most `most_bytes`.
-  DeviceTiles(Stream& stream, int64_t terms_a_block, int64_t most_bytes)
-      : stream_(stream), terms_a_block_(terms_a_block), most_bytes_(most_bytes) {}
+  // They take at most `most_bytes`.
+  DeviceTiles(Stream& stream, Memory memory, int64_t most_bytes)
+      : stream_(stream), memory_(memory), most_bytes_(most_bytes) {}
+
+  // Of what `buffers` will hold; null: as Take.
+  void* Allocate(int64_t bytes);
 
   // Adds what the pattern stores, under its numbers; `more` masks may follow. False: no memory, or
   // more than most_bytes (is_too_large).
@@ -38,18 +42,23 @@ class DeviceTiles final : public TileStore {
   int64_t bytes() const { return bytes_; }
   bool is_too_large() const { return is_too_large_; }
 
-  // Of so many masks and labels; host_bytes: what is known of the first ones.
-  static DevicePattern::Cost CostOf(int64_t masks, int64_t labels);
+  // Of so many masks, and as many terms if these have bytes; host_bytes: what is known of the first
+  // ones.
+  static DevicePattern::Cost CostOf(int64_t tiles, int64_t term_bytes);
 
  private:
-  void* Allocate(int64_t bytes);
+  static constexpr int64_t kTermsABlock = 64;
+
+  // Terms come in blocks.
+  int64_t TermsABlock() const { return memory_ == Memory::kWorkspace ? kTermsABlock : 1; }
   bool Append(const TileMask& mask);
   bool Append(const TileTerms& terms);
   template <class T>
   bool Store(const std::vector<T>& by_key, const T** stored);
 
   Stream& stream_;
-  const int64_t terms_a_block_, most_bytes_;
+  const Memory memory_;
+  const int64_t most_bytes_;
   int64_t bytes_ = 0;
   bool is_too_large_ = false;
   std::vector<std::shared_ptr<Buffer>> buffers_;

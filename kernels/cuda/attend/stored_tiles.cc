@@ -71,8 +71,7 @@ bool StoredTiles::Compute(TileStore* store) {
     if (!ComputeRow(row, store)) return false;
     by_query_.begin.push_back(static_cast<int64_t>(by_query_.runs.size()));
   }
-  Transpose();
-  return !CheckPoint();
+  return true;
 }
 
 bool StoredTiles::ComputeRow(int64_t row, TileStore* store) {
@@ -111,7 +110,7 @@ bool StoredTiles::ComputeRow(int64_t row, TileStore* store) {
 }
 
 // Runs of key tiles, from counts of the tiles of each: without lists that grow.
-void StoredTiles::Transpose() {
+bool StoredTiles::Transpose(int64_t most_runs) {
   const int64_t columns = std::min(pattern_.by_key.rows(), Tiles(nk_));
   std::vector<int64_t> end(static_cast<size_t>(columns) + 1, 0);
   const auto for_each_tile = [&](const auto& f) {
@@ -138,6 +137,7 @@ void StoredTiles::Transpose() {
     last[tile] = one;
   });
   for (int64_t tile = 0; tile < columns; ++tile) end[tile + 1] += end[tile];
+  if (CheckPoint() || end.back() > most_runs) return false;
   by_key_.begin = end;
   by_key_.runs.resize(static_cast<size_t>(end.back()));
   std::ranges::fill(last, Run{});
@@ -149,6 +149,7 @@ void StoredTiles::Transpose() {
     }
     last[tile] = one;
   });
+  return !CheckPoint();
 }
 
 }  // namespace attnd::cuda

@@ -33,10 +33,12 @@ class StoredTiles {
   // Tiles whose masks, whose terms are computed.
   int64_t computed_masks() const { return computed_masks_; }
   int64_t computed_terms() const { return computed_terms_; }
-  // Fills in by_query and by_key: what is computed goes to `store`, tiles that show nothing are
-  // left out. A microsecond a tile. False: the run was stopped, or the store has failed. Not where
-  // nothing is computed.
+  // Fills in by_query: what is computed goes to `store`, tiles that show nothing are left out. A
+  // microsecond a tile. False: the run was stopped, or the store has failed. Not where nothing is
+  // computed.
   bool Compute(TileStore* store);
+  // After it: fills in by_key. False: the run was stopped, or there would be more than `most_runs`.
+  bool Transpose(int64_t most_runs);
 
   const TileRows& by_query() const { return has_own_ ? by_query_ : pattern_.by_query; }
   const TileRows& by_key() const { return has_own_ ? by_key_ : pattern_.by_key; }
@@ -45,7 +47,6 @@ class StoredTiles {
 
  private:
   bool ComputeRow(int64_t row, TileStore* store);
-  void Transpose();
 
   const Pattern& pattern_;
   int64_t nq_, nk_;  // slots

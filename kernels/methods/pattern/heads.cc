@@ -43,6 +43,7 @@ HeadParts AllHeads(PatternSource source) { return {{std::move(source)}}; }
 PatternSource OfHeads(PatternSource source, int64_t heads) {
   source.host.bytes *= heads;
   source.host.seconds *= static_cast<double>(heads);
+  source.patterns *= heads;
   return source;
 }
 

@@ -123,6 +123,7 @@ PatternSeqs SeqsOf(Ops& ops, const Inputs& in, bool causal, const std::vector<bo
     PairTotal pairs;
     SeqParts made;
     const bool may_differ = maker.has_segments() || (!seqs_differ.empty() && seqs_differ[p]);
+    bool shares_pattern = true;  // sequences of a group do
     const auto add = [&](const SeqGroup& group, int64_t b, bool is_alike) {
       const Work before = ops.stream().work();
       if (!is_alike) {
@@ -140,7 +141,9 @@ PatternSeqs SeqsOf(Ops& ops, const Inputs& in, bool causal, const std::vector<bo
       for (size_t part = 0; part < made.parts.size(); ++part) {
         seqs.parts[part].resize(in.problems.size());
         seqs.parts[part][p].push_back(AttendSeq(made.parts[part]));
-        seqs.parts[part][p].back().count = group.count;
+        AttendSeq& added = seqs.parts[part][p].back();
+        added.count = group.count;
+        if (!shares_pattern) added.patterns *= group.count;
       }
       PairTotal more = made.pairs;
       more.known *= static_cast<double>(group.count);
@@ -150,6 +153,8 @@ PatternSeqs SeqsOf(Ops& ops, const Inputs& in, bool causal, const std::vector<bo
     if (ops.stream().is_dry()) {
       const std::vector<SeqGroup> groups = PlannedSeqs(in, p);
       maker.Share(groups.size() * in.problems.size());
+      // A group of several may hold lengths that were rounded.
+      shares_pattern = !may_differ && groups.size() == 1;
       for (const SeqGroup& group : groups) {
         if (!add(group, 0, /*is_alike=*/false)) break;
       }

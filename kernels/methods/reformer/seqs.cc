@@ -9,6 +9,7 @@
 #include "kernels/core/run_control.h"
 #include "kernels/core/stopped.h"
 #include "kernels/method/seq_groups.h"
+#include "kernels/methods/pattern/heads.h"
 #include "kernels/ops/ops.h"
 #include "kernels/pattern/base/tiles.h"
 #include "kernels/pattern/predicates/coordinates.h"
@@ -215,8 +216,7 @@ class SeqMaker {
                 std::vector<PatternSource> sources, bool is_shared) {
     if (!ops_.status().ok()) return {};
     if (ops_.stream().is_dry() && !is_shared) {
-      sources[0].host.bytes *= problem.H;
-      sources[0].host.seconds *= static_cast<double>(problem.H);
+      sources[0] = OfHeads(std::move(sources[0]), problem.H);
     }
     AttendSeq seq = ops_.Seq(rows.nq, rows.nk, sources);
     if (ops_.stream().is_dry()) {
@@ -314,6 +314,7 @@ ReformerSeqs ReformerSeqsOf(Ops& ops, const Inputs& in, const O& o,
       for (size_t i = 0; i < parts; ++i) {
         seqs.parts[i].resize(in.problems.size());
         made[i].count = count;
+        made[i].patterns *= count;
         seqs.parts[i][p].push_back(std::move(made[i]));
       }
     }

@@ -198,6 +198,7 @@ PatternSource BlockSource(const PatternSeq& seq, BlockRows listed, bool multiset
   const auto shared = std::make_shared<const BlockRows>(std::move(listed));
   const BlockRows& blocks = *shared;
   PatternCounts counts;
+  if (multiset) counts.term_bytes = sizeof(float);
   for (size_t t = 0; t + 1 < blocks.begin.size(); ++t) {
     const int64_t queries =
         Within(blocks.offset_q + static_cast<int64_t>(t) * blocks.bq, blocks.bq, seq.lengths.nq);
@@ -227,6 +228,34 @@ int64_t BigBird::InnerRows(int64_t N) const {
   return nb - first - std::min(right, nb - first);
 }
 
+namespace {
+
+// About, as if random blocks met neither each other nor other ones.
+double BigBirdTiles(const BigBird& bird, int64_t nb, const Lengths& lengths) {
+  const auto rows = static_cast<double>(Tiles(lengths.nq)),
+             columns = static_cast<double>(Tiles(lengths.nk));
+  const auto b = static_cast<double>(bird.block), tile = static_cast<double>(kTile);
+  const bool is_aligned = bird.globals == 0 && (bird.block % kTile == 0 || kTile % bird.block == 0);
+  // Blocks that a tile of queries meets, and tiles that neighbouring blocks meet.
+  const double met = is_aligned ? std::max(tile / b, 1.0) : 1 + (tile - 1) / b;
+  const auto tiles_of = [&](double blocks) {
+    if (blocks == 0) return 0.0;
+    return is_aligned ? std::max(blocks * b / tile, 1.0) : 1 + (blocks * b - 1) / tile;
+  };
+  const auto first = static_cast<double>(std::min(bird.left, nb)),
+             last = static_cast<double>(std::min(bird.right, nb));
+  const auto globals = static_cast<double>(Tiles(std::min(bird.globals, lengths.nk)));
+  const auto half = static_cast<double>(bird.half_window);
+  const double window =
+      is_aligned ? tiles_of(met) + 2 * std::ceil(half * b / tile) : 1 + tiles_of(2 * half + met);
+  const double row = window + met * static_cast<double>(bird.r) * tiles_of(1) + tiles_of(first) +
+                     tiles_of(last) + globals;
+  const double whole = std::min(tiles_of(first) + tiles_of(last) + globals, rows);
+  return (rows - whole) * std::min(row, columns) + whole * columns;
+}
+
+}  // namespace
+
 PatternSource BigBirdSource(const PatternSeq& seq, BigBird bird) {
   const int64_t b = bird.block = std::min(bird.block, kFar);
   const int64_t g = bird.globals, nb = bird.Blocks(seq.Nk);
@@ -240,16 +269,15 @@ PatternSource BigBirdSource(const PatternSeq& seq, BigBird bird) {
   const double all = static_cast<double>(seq.lengths.nq) * static_cast<double>(seq.lengths.nk);
   counts.pairs += static_cast<double>(g) * static_cast<double>(seq.lengths.nq + seq.lengths.nk);
   counts.pairs = std::min(counts.pairs, all);
-  counts.tiles = counts.pairs / (kTile * kTile) +
-                 (b % kTile == 0 && g == 0 ? 0 : seen * static_cast<double>(Tiles(seq.lengths.nq)));
+  counts.tiles = BigBirdTiles(bird, nb, seq.lengths);
+  if (bird.multiset) counts.term_bytes = sizeof(float);
   // Drawing a block and sorting it into its row. A run of blocks takes 12 bytes, three times that
   // while its list grows.
   const double listed = static_cast<double>(nb) * static_cast<double>(bird.r + 4);
-  const int64_t term_bytes = bird.multiset ? TermBytes(seq.Nq, seq.Nk, sizeof(float)) : 0;
   PatternSource source = SourceOf(seq.Nq, seq.Nk, "bigbird",
                                   BirdLayout{OrderOf(seq), std::move(bird)}, counts, SpecOf);
   source.is_counted = false;
-  source.host.bytes += static_cast<int64_t>(48 * listed) + term_bytes;
+  source.host.bytes += static_cast<int64_t>(48 * listed);
   source.host.seconds += 8e-8 * listed;
   return source;
 }

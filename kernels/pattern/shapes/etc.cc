@@ -199,7 +199,8 @@ PatternSource EtcSource(const PatternSeq& seq, Etc etc, Half half) {
   const int64_t sent_ids = std::exchange(etc.sent_ids, 0);
   const std::vector<int32_t> examples = Examples(etc);
   etc.long_examples = etc.global_examples = {};
-  const bool is_labelled = etc.is_labelled, is_hard = etc.hard_l2g || etc.hard_g2l;
+  if (etc.is_labelled) counts.term_bytes = sizeof(uint16_t);
+  const bool is_hard = etc.hard_l2g || etc.hard_g2l;
   PatternSource source = SourceOf(
       N, N, "etc", EtcRows{N, half, std::make_shared<const Etc>(std::move(etc))}, counts, SpecOf);
   source.host.bytes += static_cast<int64_t>(sizeof(int32_t)) * sent_ids;
@@ -208,9 +209,7 @@ PatternSource EtcSource(const PatternSeq& seq, Etc etc, Half half) {
     source.host.bytes += more.bytes;
     source.host.seconds += more.seconds;
   }
-  if (is_labelled) source.host.bytes += TermBytes(N, N, sizeof(uint16_t));
-  // Labels may be computed in any of its tiles.
-  source.is_counted = !is_hard && !has_examples && !is_labelled;
+  source.is_counted = !is_hard && !has_examples;
   return examples.empty() ? source : WithinSegments(source, examples, examples);
 }
 

@@ -1,6 +1,7 @@
 #include "kernels/pattern/shapes/grids.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/pattern/base/tiles.h"
 #include "kernels/pattern/builder.h"
@@ -76,14 +77,13 @@ PatternSource LineSource(const PatternSeq& seq, std::span<const int64_t> grid, i
   if (!with_self) {
     counts.pairs -= static_cast<double>(std::min(seq.lengths.nq, seq.lengths.nk));
   }
+  if (is_labelled) counts.term_bytes = sizeof(uint16_t);
   Line parameters{{grid.begin(), grid.end()}, axis, is_inner, kind, seq.causal, seq.lengths};
   if (is_inner) parameters.lengths = {seq.Nq, seq.Nk};
   PatternSource source = SourceOf(seq.Nq, seq.Nk, "line", std::move(parameters), counts, SpecOf);
-  if (is_labelled) source.host.bytes += TermBytes(seq.Nq, seq.Nk, sizeof(uint16_t));
   source.gathers = !is_inner;
-  // Labels may be computed in any of its tiles.
   const bool is_whole = seq.lengths.nq == seq.Nq && seq.lengths.nk == seq.Nk;
-  source.is_counted = !is_labelled && (is_inner || is_whole);
+  source.is_counted = is_inner || is_whole;
   return source;
 }
 
@@ -120,6 +120,40 @@ double ImagePairs(const ImageBlocks& m, bool causal) {
   if (!causal) return (y.before + y.own + y.behind) * (x.before + x.own + x.behind);
   const double own = (y.squares * x.squares + static_cast<double>(m.height * m.width)) / 2;
   return y.before * (x.before + x.own + x.behind) + y.own * x.before + own;
+}
+
+// About, for tiles of queries in the middle of a large image.
+double ImageTiles(const ImageBlocks& m, bool causal, const Lengths& lengths) {
+  const auto tile = static_cast<double>(kTile);
+  const auto rows = static_cast<double>(Tiles(lengths.nq)),
+             columns = static_cast<double>(Tiles(lengths.nk));
+  if (rows == 0 || columns == 0) return 0;
+  // Blocks at the end are smaller.
+  const int64_t down = CeilDiv(m.height, m.block_height), across = CeilDiv(m.width, m.block_width);
+  const auto in_row = static_cast<double>(across);
+  const double height = static_cast<double>(m.height) / static_cast<double>(down),
+               width = static_cast<double>(m.width) / in_row, area = height * width;
+  const auto flange = static_cast<double>(m.flange_height);
+  const double beside = std::ceil(static_cast<double>(m.flange_width) / width);
+  const bool fills_tiles = std::fmod(area, tile) == 0;
+  const bool is_aligned = fills_tiles || (std::fmod(tile, area) == 0 && beside == 0);
+  // Blocks that a tile of queries meets; those of other rows of blocks add stretches of their own.
+  const double met = is_aligned ? std::max(tile / area, 1.0) : 1 + (tile - 1) / area;
+  const double rows_met = is_aligned ? std::max(met / in_row, 1.0) : 1 + (met - 1) / in_row;
+  const double seen = std::min(met / rows_met + 2 * beside, in_row);
+  // Of a stretch of blocks, the tiles that hold `lines` of each.
+  const auto stretch = [&](double blocks, double lines) {
+    const double ends = is_aligned ? 0 : 1 - 1 / tile;
+    // Blocks that stand out of the tile of queries at both ends meet three at least.
+    const double whole = std::max(blocks * area / tile + ends, is_aligned ? 1.0 : 3.0);
+    return std::min(whole, blocks * (1 + (lines * width - 1) / tile));
+  };
+  double above = std::floor(flange / height) * stretch(seen, height);
+  const double rest = std::fmod(flange, height);
+  if (rest > 0) above += stretch(seen, rest);
+  const double own = stretch(causal ? seen - std::min(beside, seen - 1) : seen, height);
+  const double row = rows_met * (own + (causal ? 1 : 2) * above);
+  return rows * std::min(row, columns);
 }
 
 struct Image {
@@ -186,11 +220,7 @@ PatternSource ImageLocal2d(const PatternSeq& seq, const ImageBlocks& image) {
   m.flange_height = std::min(m.flange_height, m.height);
   m.flange_width = std::min(m.flange_width, m.width);
   PatternCounts counts{.pairs = ImagePairs(m, seq.causal)};
-  // A row of tiles meets the rows of blocks around it, each in a stretch that is cut at both ends.
-  const double bands =
-      static_cast<double>(2 + 2 * (m.flange_height / std::max<int64_t>(m.block_height, 1)));
-  counts.tiles =
-      counts.pairs / (kTile * kTile) + bands * static_cast<double>(Tiles(seq.lengths.nq));
+  counts.tiles = ImageTiles(m, seq.causal, seq.lengths);
   PatternSource source =
       SourceOf(seq.Nq, seq.Nk, "image", Image{m, seq.lengths, seq.causal}, counts, SpecOf);
   source.gathers = true;
