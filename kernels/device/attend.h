@@ -80,7 +80,10 @@ struct AttendSeq {
   bool is_listed = false;   // its patterns are (Pattern::is_listed); set on a dry stream too
   int64_t term_bytes = 0;   // of an element of a tile of its patterns' terms: labels 2, constants 4
   int64_t count = 1;     // on a dry stream: it stands for this many equal sequences, in any order
-  int64_t patterns = 1;  // on a dry stream: of all its heads in all these sequences, that differ
+  // On a dry stream: of all its heads in all these sequences, patterns that differ, and about the
+  // most tiles that these may show together.
+  int64_t patterns = 1;
+  double pattern_tiles = 0;
 
   const Pattern* Of(int64_t h) const {
     return head_patterns.empty() ? pattern.get() : head_patterns[h].get();

@@ -66,10 +66,19 @@ struct KeyBand {
   bool operator==(const KeyBand&) const = default;
 };
 
+// Key tiles [first, last) of a query tile. full: all pairs are visible; else (an edge) maybe some.
+struct TileSpan {
+  int64_t first = 0, last = 0;
+  bool full = false;
+};
+
 // Masks of tiles that a pattern does not store. Immutable, thread safe.
 class ComputedMasks {
  public:
   virtual ~ComputedMasks() = default;
+  // Appends the spans of key tiles in [first, last) that `q_tile` sees, ascending and disjoint.
+  virtual void Spans(int64_t q_tile, int64_t first, int64_t last,
+                     std::vector<TileSpan>* spans) const = 0;
   // Clears the pairs of a tile that are not visible.
   virtual void Keep(int64_t q_tile, int64_t key_tile, TileMask* mask) const = 0;
   // Approximate memory that it keeps, shared data included.

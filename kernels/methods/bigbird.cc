@@ -115,6 +115,8 @@ class BigBirdMethod : public PatternMethod<Options> {
     const HostInts& sent = ints["rand_blocks"];
     BigBird bird = StructureOf(o, seq.Nk);
     bird.r = sent.is_sent() ? sent.SeqShape(seq.p)[2] : DrawnSlots(o, bird, seq.Nk);
+    // Drawn ones differ from each other and from all others of their row.
+    bird.multiset = bird.multiset && sent.is_sent();
     const bool draws = !sent.is_sent() && bird.r > 0 && bird.InnerRows(seq.Nk) > 0;
     const int64_t heads = sent.is_sent() ? sent.Heads(seq.p) : draws ? seq.problem.H : 1;
     BlockDraw draw{.N = seq.Nk, .seed = o.seed};

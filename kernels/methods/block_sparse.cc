@@ -14,6 +14,11 @@ struct Options : PatternOptions {
   int64_t block_q = 64, block_k = 64;
 };
 
+// A layout names each block once.
+bool IsMultiset(const Options& o, const Integers& ints) {
+  return o.duplicates == Duplicates::kMultiset && !ints["layout"].is_sent();
+}
+
 // For a plan: every block may be there.
 PatternSource BoundOf(const SeenSeq& seq, const Options& o, const Integers& ints, int64_t heads) {
   PatternSource all = AllKeys(seq);
@@ -22,7 +27,7 @@ PatternSource BoundOf(const SeenSeq& seq, const Options& o, const Integers& ints
   // A run of blocks takes 12 bytes, three times that while a list of them grows; runs of a layout
   // are two elements apart.
   const int64_t element_bytes = ints["layout"].is_sent() ? 20 : 40;
-  if (o.duplicates == Duplicates::kMultiset) all.term_bytes = sizeof(float);
+  if (IsMultiset(o, ints)) all.term_bytes = sizeof(float);
   const HostCost pattern = CostOf(seq.Nq, seq.Nk, {.slot_bytes = 0, .term_bytes = all.term_bytes});
   all.patterns = heads;
   all.host.bytes = heads * pattern.bytes + element_bytes * elements;
@@ -89,7 +94,7 @@ class BlockSparse : public PatternMethod<Options> {
                                o.block_q, o.block_k)
               : BlocksOfLists(indptr.Head(seq.p, seq.b, head), ints["indices"].OfSeq(seq.p, seq.b),
                               o.block_q, o.block_k);
-      return PatternParts{BlockSource(seq, std::move(rows), o.duplicates == Duplicates::kMultiset)};
+      return PatternParts{BlockSource(seq, std::move(rows), IsMultiset(o, ints))};
     });
   }
 };

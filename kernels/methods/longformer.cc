@@ -7,6 +7,7 @@
 #include <map>
 
 #include "kernels/methods/pattern/method.h"
+#include "kernels/pattern/base/tiles.h"
 #include "kernels/pattern/shapes/longformer.h"
 
 namespace attnd {
@@ -21,6 +22,7 @@ struct Options : PatternOptions {
 PatternSource WithAnyMask(PatternSource source, double more_pairs) {
   source.visible_pairs += more_pairs;
   source.visible_tiles += more_pairs / (kTile * kTile);
+  source.most_tiles = static_cast<double>(Tiles(source.Nq)) * static_cast<double>(Tiles(source.Nk));
   source.is_counted = false;
   source.gathers = true;
   return source;

@@ -1,6 +1,8 @@
 #include "kernels/ops/ops.h"
 
 #include <algorithm>
+#include <map>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/core/integer.h"
@@ -198,6 +200,8 @@ AttendSeq Ops::Seq(int64_t nq, int64_t nk, const std::vector<PatternSource>& hea
   AttendSeq seq{.nq = nq, .nk = nk, .patterns = 0};
   const bool counts_pairs = std::any_of(heads.begin(), heads.end(),
                                         [](const PatternSource& head) { return !head.is_counted; });
+  // Those of one key are one, whether a cache holds it or not.
+  std::map<std::string_view, std::shared_ptr<const Pattern>> patterns;
   for (const PatternSource& head : heads) {
     // A pattern that was built by a stopped run is incomplete.
     if (CheckPoint()) Fail(StoppedStatus());
@@ -206,22 +210,29 @@ AttendSeq Ops::Seq(int64_t nq, int64_t nk, const std::vector<PatternSource>& hea
     seq.gathers = seq.gathers || head.gathers;
     seq.is_listed = head.is_listed;
     seq.is_counted = seq.is_counted && (head.is_counted || !stream_.is_dry());
-    const bool is_new = &head == &heads[0] || head.key.empty() || head.key != (&head - 1)->key;
-    if (is_new) seq.patterns += head.patterns;
+    const auto [known, is_added] = patterns.try_emplace(head.key);
+    const bool is_new = is_added || head.key.empty();
+    if (is_new) {
+      seq.patterns += head.patterns;
+      seq.pattern_tiles +=
+          static_cast<double>(head.patterns) * std::max(head.visible_tiles, head.most_tiles);
+    }
     seq.term_bytes = std::max(seq.term_bytes, head.term_bytes);
     if (stream_.is_dry() && is_new) {
       stream_.work().host_bytes += head.host.bytes;
       stream_.work().seconds += head.host.seconds;
     }
     if (head.build != nullptr && !stream_.is_dry()) {
-      std::shared_ptr<const Pattern> pattern = patterns_ != nullptr
-                                                   ? patterns_->Get(head)
-                                                   : std::make_shared<const Pattern>(head.build());
+      std::shared_ptr<const Pattern>& pattern = known->second;
+      if (is_new) {
+        pattern = patterns_ != nullptr ? patterns_->Get(head)
+                                       : std::make_shared<const Pattern>(head.build());
+      }
       if (counts_pairs) counts = CountsOf(*pattern, {nq, nk});
       if (counts_pairs && !pattern->counts_pairs && seq.pair_count == nullptr) {
         seq.pair_count = std::make_shared<PairCount>();
       }
-      seq.head_patterns.push_back(std::move(pattern));
+      seq.head_patterns.push_back(pattern);
     } else {
       seq.head_patterns.push_back(nullptr);
     }

@@ -24,13 +24,14 @@ struct PatternSource {
   int64_t Nq = 0, Nk = 0;    // rows of q and k
   std::string key;           // equal keys mean equal patterns; holds Nq, Nk and every parameter
   double visible_pairs = 0;  // exact if is_counted
-  double visible_tiles = 0;  // about, or a little more, where the pattern is cut by lengths; for
-                             // predictions, and the memory that a device takes for tiles
+  double visible_tiles = 0;  // about, rather more than fewer, for predictions and for the memory
+                             // of a device that stores tiles
   bool is_counted = true;    // false: estimates; CountsOf counts the built pattern
   bool gathers = false;      // it may have a gather order
   bool is_listed = false;    // Pattern::is_listed
   int64_t term_bytes = 0;    // PatternCounts::term_bytes
   int64_t patterns = 1;      // in a plan: it stands for so many, each with its own key
+  double most_tiles = 0;     // in a plan: that may be visible, if more than visible_tiles
   double mask_seconds = 0;   // about, in every pass over the pattern: masks that are not stored
   HostCost host;             // bytes: an upper bound, with what the source holds; seconds: about
   std::function<PatternSpec()> spec;  // empty: every pair is visible

@@ -94,6 +94,7 @@ void ComputeAll(std::vector<AttendSeq>* seqs) {
       ++seq.patterns;
       const TileRows &queries = (*pattern)->by_query, &keys = (*pattern)->by_key;
       seq.visible_tiles = static_cast<double>(queries.rows() * keys.rows());
+      seq.pattern_tiles += seq.visible_tiles;
       if ((*pattern)->computed_terms != nullptr) seq.term_bytes = sizeof(float);
     };
     compute(&seq.pattern);

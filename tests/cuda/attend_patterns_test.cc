@@ -159,6 +159,25 @@ TEST(CudaPatterns, RunsOfKeysAreBoundedAndOfGradientsAlone) {
   EXPECT_TRUE(stream.Wait().ok());
 }
 
+// A row with many runs is one run from some tile on, with what it does not see.
+TEST(CudaPatterns, TilesBetweenThoseThatARowSeesAreNotComputed) {
+  constexpr int64_t kSide = 256, N = kSide * kSide;
+  const ImageBlocks image = {kSide, kSide, 1, kTile, 64, 0};
+  const PatternSource source =
+      ImageLocal2d({.Nq = N, .Nk = N, .lengths = {.nq = N, .nk = N}}, image);
+  const Pattern pattern = source.build();
+  ASSERT_GT(pattern.visible_tiles, 1.9 * source.visible_tiles);
+  const auto device = NewDevice(int64_t{8} << 30);
+  Stream stream(*device, &device->memory());
+  const cuda::DevicePattern::Cost most =
+      cuda::DevicePattern::CostOf(static_cast<int64_t>(source.visible_tiles), 1, 0);
+  DeviceStatus status;
+  const auto copy = cuda::DevicePattern::Computed(stream, pattern, {.nq = N, .nk = N},
+                                                  /*has_keys=*/true, most.device_bytes, &status);
+  EXPECT_NE(copy, nullptr) << status.text();
+  EXPECT_TRUE(stream.Wait().ok());
+}
+
 // A method on the device alone, with integers of the host.
 struct Request {
   std::string method;
@@ -285,6 +304,7 @@ TEST(CudaPatterns, PlansCountTilesOfImages) {
                  .options = {{"grid", std::vector<int64_t>{64, 64}},
                              {"query_shape", std::vector<int64_t>{7, 9}},
                              {"memory_flange", std::vector<int64_t>{31, 31}}},
+                 .least_bytes = 300 << 10,
                  .most_times = 16});
 }
 

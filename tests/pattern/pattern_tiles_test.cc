@@ -7,6 +7,7 @@
 #include "kernels/pattern/shapes/blocks.h"
 #include "kernels/pattern/shapes/draws.h"
 #include "kernels/pattern/shapes/grids.h"
+#include "kernels/pattern/shapes/windows.h"
 
 namespace attnd {
 namespace {
@@ -59,6 +60,18 @@ TEST(PatternTiles, OfBigBirdAreEstimated) {
         }
       }
     }
+  }
+}
+
+// Blocks nearly as long as the step between the rows that are sampled.
+TEST(PatternTiles, OfBlocksOfAnyLengthAreEstimated) {
+  constexpr int64_t N = 131072, kStep = N / 64;
+  for (const int64_t block : {kStep - 1, kStep + 1, kStep / 2 - 1, 3 * kStep + 5}) {
+    SCOPED_TRACE(block);
+    const Window window{.block = block, .causal = true};
+    const double ratio = RatioOf(WindowSource(N, N, window, {N, N}), N);
+    EXPECT_GE(ratio, 0.9);
+    EXPECT_LE(ratio, 1.1);
   }
 }
 

@@ -96,6 +96,8 @@ void RunOn(Device& device, const std::function<DeviceStatus(Stream&)>& call, Pla
     EXPECT_EQ(stream.workspace().peak_bytes(), dry.workspace().peak_bytes());
   } else {
     EXPECT_LE(stream.workspace().peak_bytes(), dry.workspace().peak_bytes());
+    // Small ones are planned with more than they store.
+    EXPECT_LE(dry.workspace().peak_bytes(), 16 * stream.workspace().peak_bytes() + (16 << 20));
   }
 }
 

@@ -44,7 +44,7 @@ class TestArray {
 };
 
 // Runs `call` on a stream whose fresh memory is NaN, after a dry run; expects success, and that the
-// dry run counted the same workspace, or no less.
+// dry run counted the same workspace, or no less and not many times as much.
 enum class Planned { kExactly, kAtLeast };
 void RunOn(Device& device, const std::function<DeviceStatus(Stream&)>& call,
            Planned planned = Planned::kExactly);

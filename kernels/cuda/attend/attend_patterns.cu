@@ -13,18 +13,17 @@ namespace attnd::cuda {
 
 namespace {
 
-// On the host, for the tiles of a sequence, of which each pattern has at most `most`. Seen on one
-// core: 2 to 7 us a mask, 17 us for the constants of a tile.
-double SecondsOf(const AttendSeq& seq, double most) {
+// On the host, for `tiles` of the patterns of a sequence. Seen on one core: 2 to 7 us a mask, 17 us
+// for the constants of a tile.
+double SecondsOf(const AttendSeq& seq, double tiles) {
   constexpr double kMaskSeconds = 5e-6, kTermByteSeconds = 1e-9;
-  // Where data decide this share of the tiles that may be: most are whole or empty, most often.
-  constexpr double kComputedShare = 0.1;
   const double terms =
-      kTermByteSeconds * static_cast<double>(DevicePattern::TermBytes(seq.term_bytes));
-  const double masks = seq.is_counted ? 0 : kMaskSeconds * kComputedShare;
+      kTermByteSeconds * static_cast<double>(DevicePattern::TermBytes(seq.term_bytes)) * tiles;
   // Of masks that are never stored the seconds are known.
-  const double of_masks = seq.mask_seconds > 0 ? seq.mask_seconds / seq.visible_tiles : masks;
-  return (of_masks + terms) * std::min(seq.visible_tiles, most) * static_cast<double>(seq.patterns);
+  if (seq.mask_seconds > 0) return terms + seq.mask_seconds / seq.visible_tiles * tiles;
+  // Where data decide: one a row of tiles. Mostly all of a pattern are stored, at worst none.
+  const double rows = static_cast<double>(DivideUp(seq.nq, kTile) * seq.patterns);
+  return terms + (seq.is_counted ? 0 : kMaskSeconds * std::min(rows, tiles));
 }
 
 }  // namespace
@@ -35,30 +34,30 @@ void AttendPatterns::Plan(const AttendProblem& problem) {
     // Where data decide masks may be computed, and terms of any pattern; what others store is as
     // large as on the host.
     const bool stores_all = seq.is_counted && seq.term_bytes == 0;
-    if (stores_all || seq.is_listed || seq.nq == 0) continue;
-    const auto cost_of = [&](int64_t most_tiles) {
-      const double tiles = std::min(std::ceil(seq.visible_tiles), static_cast<double>(most_tiles));
-      return DevicePattern::CostOf(static_cast<int64_t>(tiles), seq.term_bytes);
-    };
+    if (stores_all || seq.is_listed || seq.nq == 0 || seq.patterns == 0) continue;
     // More than what is left is refused before it is computed.
-    const int64_t most_tiles = DevicePattern::MostTiles(left, seq.term_bytes);
-    const DevicePattern::Cost cost = cost_of(most_tiles);
-    const bool is_most = seq.visible_tiles > static_cast<double>(most_tiles) ||
-                         (seq.patterns > 0 && cost.device_bytes > left / seq.patterns);
-    const int64_t computed = is_most ? left : seq.patterns * cost.device_bytes;
+    const int64_t most = DevicePattern::MostTiles(left, seq.term_bytes);
+    const bool is_most = seq.pattern_tiles > static_cast<double>(most);
+    const int64_t tiles = is_most ? most : static_cast<int64_t>(std::ceil(seq.pattern_tiles));
+    const DevicePattern::Cost cost = DevicePattern::CostOf(tiles, seq.patterns, seq.term_bytes);
+    const int64_t computed = is_most ? left : std::min(left, cost.device_bytes);
     left -= computed;
-    // What patterns store as it is: up to 8 masks a row of tiles, 1024 more and 256 terms.
+    // What each stores as it is: up to 8 masks a row of tiles, 1024 more and 256 terms.
     constexpr int64_t kRowBytes = 8 << 10, kMaskBytes = int64_t{1} << 20, kSlotBytes = 32;
-    constexpr int64_t kManyTiles = 1 << 20;
-    const int64_t stored = std::min(cost_of(kManyTiles).device_bytes,
-                                    DivideUp(seq.nq, kTile) * kRowBytes + kMaskBytes +
-                                        256 * DevicePattern::TermBytes(seq.term_bytes));
+    constexpr double kManyTiles = 1 << 20;
+    const double of_one = seq.pattern_tiles / static_cast<double>(seq.patterns);
+    const int64_t stored = std::min(
+        DevicePattern::CostOf(static_cast<int64_t>(std::ceil(std::min(of_one, kManyTiles))), 1,
+                              seq.term_bytes)
+            .device_bytes,
+        DivideUp(seq.nq, kTile) * kRowBytes + kMaskBytes +
+            256 * DevicePattern::TermBytes(seq.term_bytes));
     constexpr int64_t kCopyBytes = 4096;
     const int64_t others = stored + kSlotBytes * (seq.nq + seq.nk) + kCopyBytes;
     // A size class may take an eighth more.
     computed_shares_ += Share(computed / 8 * 9) + Share(seq.patterns * (others / 8 * 9));
     computed_host_bytes_ = std::max(computed_host_bytes_, cost.host_bytes);
-    computed_seconds_ += SecondsOf(seq, static_cast<double>(most_tiles));
+    computed_seconds_ += SecondsOf(seq, static_cast<double>(tiles));
   }
 }
 

@@ -157,17 +157,17 @@ void DevicePattern::Hold(Stream& stream, std::shared_ptr<const DevicePattern> co
   if (copy != nullptr && copy->made_by_ != queue.progress()) queue.Hold(std::move(copy));
 }
 
-DevicePattern::Cost DevicePattern::CostOf(int64_t tiles, int64_t term_bytes) {
+DevicePattern::Cost DevicePattern::CostOf(int64_t tiles, int64_t patterns, int64_t term_bytes) {
   // Runs of both directions, at worst one a tile; on the host twice each, in a vector that grew.
   constexpr int64_t kRuns = 2 * sizeof(TileRun), kHostRuns = kRuns + 4 * sizeof(Run);
-  Cost cost = DeviceTiles::CostOf(tiles, TermBytes(term_bytes));
+  Cost cost = DeviceTiles::CostOf(tiles, patterns, TermBytes(term_bytes));
   cost.device_bytes += kRuns * tiles;
   cost.host_bytes += kHostRuns * tiles;
   return cost;
 }
 
 int64_t DevicePattern::MostTiles(int64_t device_bytes, int64_t term_bytes) {
-  const auto bytes = [&](int64_t tiles) { return CostOf(tiles, term_bytes).device_bytes; };
+  const auto bytes = [&](int64_t tiles) { return CostOf(tiles, 1, term_bytes).device_bytes; };
   return device_bytes < bytes(1) ? 0 : 1 + (device_bytes - bytes(1)) / (bytes(2) - bytes(1));
 }
 
@@ -184,7 +184,7 @@ std::shared_ptr<const DevicePattern> DevicePattern::Computed(Stream& stream, con
                                                              int64_t most_bytes,
                                                              DeviceStatus* status) {
   StoredTiles stored(pattern, seq.nq, seq.nk);
-  const Cost cost = CostOf(std::max(stored.computed_masks(), stored.computed_terms()),
+  const Cost cost = CostOf(std::max(stored.computed_masks(), stored.computed_terms()), 1,
                            stored.computed_terms() > 0 ? seq.term_bytes : 0);
   if (cost.device_bytes > most_bytes) {
     *status = TooLarge(stream.device());

@@ -31,12 +31,13 @@ class DevicePattern {
 
   // Of a tile of terms with elements of so many bytes.
   static int64_t TermBytes(int64_t element_bytes) { return kTile * kTile * element_bytes; }
-  // What a copy takes of so many computed tiles; term_bytes: AttendSeq::term_bytes.
+  // What copies of so many patterns take of computed tiles, all together; term_bytes:
+  // AttendSeq::term_bytes.
   struct Cost {
     int64_t device_bytes, host_bytes;
   };
-  static Cost CostOf(int64_t tiles, int64_t term_bytes);
-  // The most tiles that take so much of a device.
+  static Cost CostOf(int64_t tiles, int64_t patterns, int64_t term_bytes);
+  // The most tiles of one pattern that take so much of a device.
   static int64_t MostTiles(int64_t device_bytes, int64_t term_bytes);
   // The most that patterns of one problem that compute may take of a device: a sixteenth of it.
   static int64_t MostBytes(const Device& device);

@@ -64,14 +64,14 @@ int32_t Find(const T& value, size_t hash, int32_t next, size_t most,
 
 }  // namespace
 
-DevicePattern::Cost DeviceTiles::CostOf(int64_t tiles, int64_t term_bytes) {
+DevicePattern::Cost DeviceTiles::CostOf(int64_t tiles, int64_t patterns, int64_t term_bytes) {
   constexpr int64_t kPlace = 64;  // of a hash table
   const int64_t known = std::min<int64_t>(tiles, kKnownMasks);
   const int64_t terms = term_bytes > 0 ? tiles : 0;
   const int64_t known_terms = std::min<int64_t>(terms, kKnownTerms);
   // Known ones in a vector that grew, pending ones beside them.
   return {.device_bytes =
-              tiles * kMaskBytes + (terms + (terms > 0 ? kTermsABlock : 0)) *
+              tiles * kMaskBytes + (terms + (terms > 0 ? patterns * kTermsABlock : 0)) *
                                        (term_bytes + static_cast<int64_t>(sizeof(TermsData))),
           .host_bytes = known * (4 * kMaskBytes + kPlace) + known_terms * (term_bytes + kPlace) +
                         terms * 3 * static_cast<int64_t>(sizeof(TermsData))};

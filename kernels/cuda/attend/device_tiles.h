@@ -42,9 +42,9 @@ class DeviceTiles final : public TileStore {
   int64_t bytes() const { return bytes_; }
   bool is_too_large() const { return is_too_large_; }
 
-  // Of so many masks, and as many terms if these have bytes; host_bytes: what is known of the first
-  // ones.
-  static DevicePattern::Cost CostOf(int64_t tiles, int64_t term_bytes);
+  // Of so many masks, and as many terms if these have bytes, of so many patterns; host_bytes: what
+  // is known of the first ones.
+  static DevicePattern::Cost CostOf(int64_t tiles, int64_t patterns, int64_t term_bytes);
 
  private:
   static constexpr int64_t kTermsABlock = 64;

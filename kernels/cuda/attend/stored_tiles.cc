@@ -29,20 +29,33 @@ bool Gathers(const Pattern& pattern) {
 
 int64_t Tiles(int64_t slots) { return (slots + kTile - 1) / kTile; }
 
-// Pairs of the mask of a query tile with rows, below nq, and of a key tile with rows, below nk.
-int64_t CountPairs(const Pattern& pattern, const TileMask& mask, int64_t q_tile, int64_t key_tile,
-                   int64_t nq, int64_t nk) {
+// Bits of the queries of a tile that are rows, below nq.
+uint64_t QueriesOf(const Pattern& pattern, int64_t q_tile, int64_t nq) {
   uint64_t queries = LowBits(std::clamp<int64_t>(nq - q_tile * kTile, 0, kTile));
   for (int64_t q = 0; !pattern.query_rows.empty() && q < kTile; ++q) {
     const int64_t slot = q_tile * kTile + q;
     if (slot < nq && pattern.query_rows[slot] < 0) queries &= ~(uint64_t{1} << q);
   }
+  return queries;
+}
+
+// Pairs of the mask of a tile with queries that are rows and keys that are, below nk.
+int64_t CountPairs(const Pattern& pattern, const TileMask& mask, uint64_t queries, int64_t key_tile,
+                   int64_t nk) {
   int64_t pairs = 0;
   for (int64_t k = 0; k < std::min(kTile, nk - key_tile * kTile); ++k) {
     if (!pattern.key_rows.empty() && pattern.key_rows[key_tile * kTile + k] < 0) continue;
     pairs += std::popcount(mask[k] & queries);
   }
   return pairs;
+}
+
+// Of key tiles, slots that are rows, below nk.
+int64_t CountKeys(const Pattern& pattern, const TileSpan& span, int64_t nk) {
+  const int64_t first = span.first * kTile, last = std::min(span.last * kTile, nk);
+  if (pattern.key_rows.empty()) return std::max<int64_t>(last - first, 0);
+  return std::count_if(pattern.key_rows.begin() + first, pattern.key_rows.begin() + last,
+                       [](int32_t row) { return row >= 0; });
 }
 
 }  // namespace
@@ -54,12 +67,26 @@ StoredTiles::StoredTiles(const Pattern& pattern, int64_t nq, int64_t nk)
       has_own_(IsComputed(pattern)) {
   if (!has_own_) return;
   const int64_t rows = std::min(pattern.by_query.rows(), Tiles(nq_)), columns = Tiles(nk_);
-  const std::vector<int64_t>& begin = pattern.by_query.begin;
-  for (int64_t r = 0; rows > 0 && r < begin[rows]; ++r) {
-    const Run& run = pattern.by_query.runs[r];
-    const int64_t count = std::clamp<int64_t>(columns - run.first, 0, run.count);
-    if (run.mask == Run::kComputed) computed_masks_ += count;
-    if (run.terms == Run::kComputed) computed_terms_ += count;
+  for (int64_t row = 0; row < rows && !CheckPoint(); ++row) {
+    for (int64_t r = pattern.by_query.begin[row]; r < pattern.by_query.begin[row + 1]; ++r) {
+      const Run& run = pattern.by_query.runs[r];
+      if (!run.is_computed() || run.first >= columns) continue;
+      FindSpans(row, run);
+      for (const TileSpan& span : spans_) {
+        if (!span.full) computed_masks_ += span.last - span.first;
+        if (run.terms == Run::kComputed) computed_terms_ += span.last - span.first;
+      }
+    }
+  }
+}
+
+void StoredTiles::FindSpans(int64_t row, const Run& run) {
+  const int64_t last = std::min<int64_t>(int64_t{run.first} + run.count, Tiles(nk_));
+  spans_.clear();
+  if (run.mask == Run::kComputed) {
+    pattern_.computed_masks->Spans(row, run.first, last, &spans_);
+  } else {
+    spans_.push_back({run.first, last, true});
   }
 }
 
@@ -77,34 +104,51 @@ bool StoredTiles::Compute(TileStore* store) {
 bool StoredTiles::ComputeRow(int64_t row, TileStore* store) {
   const size_t begin = by_query_.runs.size();
   const int64_t columns = Tiles(nk_);
-  TileMask mask;
-  TileTerms terms;
-  int64_t computed = 0;
   for (int64_t r = pattern_.by_query.begin[row]; r < pattern_.by_query.begin[row + 1]; ++r) {
     Run run = pattern_.by_query.runs[r];
     if (run.first >= columns) break;
-    run.count = static_cast<int32_t>(std::min<int64_t>(run.count, columns - run.first));
     if (!run.is_computed()) {
+      run.count = static_cast<int32_t>(std::min<int64_t>(run.count, columns - run.first));
       by_query_.runs.push_back(run);
       continue;
     }
-    for (int32_t tile = run.first; tile < run.first + run.count; ++tile) {
-      if (computed++ % kCheckedTiles == 0 && CheckPoint()) return false;
-      Run one = {tile, 1, run.mask, run.terms};
-      if (run.mask == Run::kComputed) {
-        const TileSight sight = ComputeMask(pattern_, row, tile, &mask);
-        if (sight == TileSight::kNothing) continue;
-        computed_pairs_ += CountPairs(pattern_, mask, row, tile, nq_, nk_);
-        one.mask = sight == TileSight::kEverything ? Run::kFull : store->AddMask(mask);
-      }
-      if (run.terms == Run::kComputed) {
-        ComputeTerms(pattern_, row, tile, &terms);
-        const bool adds = !terms.bias.empty() || !terms.labels.empty();
-        one.terms = adds ? store->AddTerms(terms) : Run::kNoTerms;
-      }
-      if (one.mask == TileStore::kFailed || one.terms == TileStore::kFailed) return false;
-      Append(&by_query_.runs, begin, one);
+    FindSpans(row, run);
+    for (const TileSpan& span : spans_) {
+      if (!ComputeSpan(row, begin, run, span, store)) return false;
     }
+  }
+  return true;
+}
+
+bool StoredTiles::ComputeSpan(int64_t row, size_t begin, const Run& run, const TileSpan& span,
+                              TileStore* store) {
+  const int32_t full = run.mask == Run::kComputed ? Run::kFull : run.mask;
+  const uint64_t queries = run.mask == Run::kComputed ? QueriesOf(pattern_, row, nq_) : 0;
+  if (span.full) computed_pairs_ += std::popcount(queries) * CountKeys(pattern_, span, nk_);
+  if (span.full && run.terms != Run::kComputed) {
+    Append(&by_query_.runs, begin,
+           {static_cast<int32_t>(span.first), static_cast<int32_t>(span.last - span.first), full,
+            run.terms});
+    return true;
+  }
+  TileMask mask;
+  TileTerms terms;
+  for (int64_t tile = span.first; tile < span.last; ++tile) {
+    if (looked_at_++ % kCheckedTiles == 0 && CheckPoint()) return false;
+    Run one = {static_cast<int32_t>(tile), 1, full, run.terms};
+    if (!span.full) {
+      const TileSight sight = ComputeMask(pattern_, row, tile, &mask);
+      if (sight == TileSight::kNothing) continue;
+      if (sight == TileSight::kSome) one.mask = store->AddMask(mask);
+      computed_pairs_ += CountPairs(pattern_, mask, queries, tile, nk_);
+    }
+    if (run.terms == Run::kComputed) {
+      ComputeTerms(pattern_, row, tile, &terms);
+      const bool adds = !terms.bias.empty() || !terms.labels.empty();
+      one.terms = adds ? store->AddTerms(terms) : Run::kNoTerms;
+    }
+    if (one.mask == TileStore::kFailed || one.terms == TileStore::kFailed) return false;
+    Append(&by_query_.runs, begin, one);
   }
   return true;
 }

@@ -1,6 +1,7 @@
 // The tiles of a pattern with nothing left to compute.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -30,12 +31,12 @@ class StoredTiles {
   StoredTiles(const StoredTiles&) = delete;
   StoredTiles& operator=(const StoredTiles&) = delete;
 
-  // Tiles whose masks, whose terms are computed.
+  // Tiles whose masks, whose terms may have to be computed.
   int64_t computed_masks() const { return computed_masks_; }
   int64_t computed_terms() const { return computed_terms_; }
-  // Fills in by_query: what is computed goes to `store`, tiles that show nothing are left out. A
-  // microsecond a tile. False: the run was stopped, or the store has failed. Not where nothing is
-  // computed.
+  // Fills in by_query: what is computed goes to `store`, tiles that show nothing are left out. Some
+  // microseconds a tile of computed_masks or computed_terms. False: the run was stopped, or the
+  // store has failed. Not where nothing is computed.
   bool Compute(TileStore* store);
   // After it: fills in by_key. False: the run was stopped, or there would be more than `most_runs`.
   bool Transpose(int64_t most_runs);
@@ -47,11 +48,19 @@ class StoredTiles {
 
  private:
   bool ComputeRow(int64_t row, TileStore* store);
+  // `begin`: the first run of the row in by_query_.
+  bool ComputeSpan(int64_t row, size_t begin, const Run& run, const TileSpan& span,
+                   TileStore* store);
+  // What row `row` sees of a run that is computed, in spans_: what lies between is neither looked
+  // at nor counted.
+  void FindSpans(int64_t row, const Run& run);
 
   const Pattern& pattern_;
   int64_t nq_, nk_;  // slots
   bool has_own_ = false;
   TileRows by_query_, by_key_;
+  std::vector<TileSpan> spans_;
+  int64_t looked_at_ = 0;  // tiles
   int64_t computed_masks_ = 0, computed_terms_ = 0, computed_pairs_ = 0;
 };
 

@@ -143,7 +143,9 @@ PatternSeqs SeqsOf(Ops& ops, const Inputs& in, bool causal, const std::vector<bo
         seqs.parts[part][p].push_back(AttendSeq(made.parts[part]));
         AttendSeq& added = seqs.parts[part][p].back();
         added.count = group.count;
-        if (!shares_pattern) added.patterns *= group.count;
+        if (shares_pattern) continue;
+        added.patterns *= group.count;
+        added.pattern_tiles *= static_cast<double>(group.count);
       }
       PairTotal more = made.pairs;
       more.known *= static_cast<double>(group.count);

@@ -315,6 +315,7 @@ ReformerSeqs ReformerSeqsOf(Ops& ops, const Inputs& in, const O& o,
         seqs.parts[i].resize(in.problems.size());
         made[i].count = count;
         made[i].patterns *= count;
+        made[i].pattern_tiles *= static_cast<double>(count);
         seqs.parts[i][p].push_back(std::move(made[i]));
       }
     }

@@ -1,6 +1,7 @@
 #include "kernels/pattern/base/window.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/pattern/base/tiles.h"
 
@@ -65,9 +66,13 @@ double WindowTiles(const Lengths& n, const Window& w) {
     return to - SteppedSum(rows, offset, W, -before, columns);
   }
   const int64_t sampled = std::min<int64_t>(rows, 64);
+  // Each in another place of its stretch of rows: a step may be about the length of a block.
+  constexpr double kGoldenRatio = 0.6180339887498949;
   double tiles = 0;
   for (int64_t s = 0; s < sampled; ++s) {
-    const int64_t row = s * rows / sampled;
+    const double place = std::fmod(static_cast<double>(s) * kGoldenRatio, 1);
+    const int64_t first = s * rows / sampled, end_row = (s + 1) * rows / sampled;
+    const int64_t row = first + static_cast<int64_t>(place * static_cast<double>(end_row - first));
     const int64_t p = std::min((row + 1) * kTile, n.nq) - 1 + w.offset;
     const int64_t end = (FloorDiv(p, w.block) + 1) * w.block + w.after;
     const int64_t begin = FloorDiv(row * kTile + w.offset, w.block) * w.block - w.before;

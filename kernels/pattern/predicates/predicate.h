@@ -15,12 +15,6 @@
 
 namespace attnd {
 
-// Key tiles [first, last) of a query tile. full: all pairs are visible; else (an edge) maybe some.
-struct TileSpan {
-  int64_t first = 0, last = 0;
-  bool full = false;
-};
-
 // Numbers that determine the mask of a tile: tiles with equal numbers have equal masks under the
 // same predicate. size 0: unknown.
 struct TileShape {
@@ -33,9 +27,8 @@ struct TileShape {
 // Immutable, thread safe. It does not know Nq and Nk: the builder clips what lies beyond.
 class Predicate : public ComputedMasks {
  public:
-  // Appends the spans of key tiles in [first, last) that `q_tile` sees, ascending and disjoint.
-  virtual void Spans(int64_t q_tile, int64_t first, int64_t last,
-                     std::vector<TileSpan>* spans) const = 0;
+  void Spans(int64_t q_tile, int64_t first, int64_t last,
+             std::vector<TileSpan>* spans) const override = 0;
   // Clears the pairs that are not visible. Exact for every tile, whatever Spans says.
   void Keep(int64_t q_tile, int64_t key_tile, TileMask* mask) const override = 0;
   virtual TileShape Shape(int64_t q_tile, int64_t key_tile) const;
