@@ -2,6 +2,7 @@
 // of its rows, planned by nobody.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <memory>
@@ -11,6 +12,7 @@
 
 #include "kernels/cuda/attend/device_pattern.h"
 #include "kernels/cuda/attend/device_tiles.h"
+#include "kernels/cuda/attend/stored_tiles.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/device/device.h"
 #include "kernels/pattern/builder.h"
@@ -175,6 +177,42 @@ TEST(CudaPatterns, TilesBetweenThoseThatARowSeesAreNotComputed) {
   const auto copy = cuda::DevicePattern::Computed(stream, pattern, {.nq = N, .nk = N},
                                                   /*has_keys=*/true, most.device_bytes, &status);
   EXPECT_NE(copy, nullptr) << status.text();
+  EXPECT_TRUE(stream.Wait().ok());
+}
+
+// Whole tiles 0 to 4, of which the first is only found to be, none, and an edge at 6.
+class WholeAndEdge : public Predicate {
+ public:
+  void Spans(int64_t, int64_t first, int64_t last, std::vector<TileSpan>* spans) const override {
+    for (const TileSpan& span : {TileSpan{0, 1, false}, {1, 5, true}, {6, 7, false}}) {
+      Emit(std::max(span.first, first), std::min(span.last, last), span.full, spans);
+    }
+  }
+  void Keep(int64_t, int64_t key_tile, TileMask* mask) const override {
+    if (key_tile == 6) std::fill(mask->begin() + 1, mask->end(), 0);
+    if (key_tile == 5 || key_tile > 6) mask->fill(0);
+  }
+  std::string key() const override { return "whole and edge"; }
+};
+
+TEST(CudaPatterns, WholeTilesAreTakenAsTheyAre) {
+  constexpr int64_t Nq = kTile, Nk = 8 * kTile;
+  PatternBuilder builder(Nq, Nk, {.runs = 0, .masks = 0, .looks = 0, .terms = 0, .shapes = 0});
+  builder.Add(std::make_shared<WholeAndEdge>());
+  const Pattern pattern = std::move(builder).Build();
+  cuda::StoredTiles stored(pattern, Nq, Nk);
+  EXPECT_EQ(stored.computed_masks(), 2);
+  const auto device = NewDevice(int64_t{8} << 20);
+  Stream stream(*device, &device->memory());
+  cuda::DeviceTiles tiles(stream, cuda::DeviceTiles::Memory::kWorkspace, int64_t{1} << 20);
+  ASSERT_TRUE(tiles.Take(pattern, stored.computed_masks()) && stored.Compute(&tiles));
+  ASSERT_TRUE(tiles.Flush() && stored.Transpose(/*most_runs=*/8));
+  const std::vector<attnd::Run>& runs = stored.by_query().runs;
+  ASSERT_EQ(runs.size(), 2);
+  EXPECT_EQ(runs[0], (attnd::Run{0, 5, attnd::Run::kFull}));
+  EXPECT_EQ(runs[1], (attnd::Run{6, 1, 0}));
+  EXPECT_EQ(stored.computed_pairs(), 5 * kTile * kTile + kTile);
+  EXPECT_EQ(stored.by_key().runs.size(), 6);
   EXPECT_TRUE(stream.Wait().ok());
 }
 

@@ -11,16 +11,16 @@ namespace {
 // Tiles between two check points.
 constexpr int64_t kCheckedTiles = 32;
 
-void Append(std::vector<Run>* runs, size_t begin, const Run& tile) {
+void Append(std::vector<Run>* runs, size_t begin, const Run& next) {
   if (runs->size() > begin) {
     Run& last = runs->back();
-    if (last.first + last.count == tile.first && last.mask == tile.mask &&
-        last.terms == tile.terms) {
-      ++last.count;
+    if (last.first + last.count == next.first && last.mask == next.mask &&
+        last.terms == next.terms) {
+      last.count += next.count;
       return;
     }
   }
-  runs->push_back(tile);
+  runs->push_back(next);
 }
 
 bool Gathers(const Pattern& pattern) {
