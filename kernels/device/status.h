@@ -13,8 +13,9 @@ class [[nodiscard]] DeviceStatus {
     kOk,
     kDeclined,  // the device does not run such launches: nothing was allocated, counted or written
     kNoMemory,
-    kStopped,  // the RunControl of the stream ended the run: outputs are undefined
-    kFailed,   // a broken contract or a device that failed
+    kTooLarge,  // the device never runs this launch, whatever memory is free
+    kStopped,   // the RunControl of the stream ended the run: outputs are undefined
+    kFailed,    // a broken contract or a device that failed
   };
 
   DeviceStatus() = default;  // kOk

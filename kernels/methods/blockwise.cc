@@ -4,7 +4,9 @@
 // tensors and shapes as in softmax.
 #include <map>
 
+#include "kernels/core/integer.h"
 #include "kernels/methods/pattern/method.h"
+#include "kernels/pattern/base/tiles.h"
 #include "kernels/pattern/builder.h"
 #include "kernels/pattern/shapes/blocks.h"
 #include "kernels/pattern/shapes/windows.h"
@@ -39,7 +41,12 @@ constexpr int64_t kMostBlocks = int64_t{1} << 22;
 PatternSource AnyPerm(const SeenSeq& seq, const Options& o) {
   PatternSource source = BandSource(seq.Nq, seq.Nk, kUnbounded, kUnbounded, seq.lengths);
   source.visible_pairs /= static_cast<double>(o.num_blocks);
-  source.visible_tiles /= static_cast<double>(o.num_blocks);
+  const auto blocks = static_cast<double>(o.num_blocks);
+  const auto tiles_of = [&](int64_t rows) {
+    return static_cast<double>(Tiles(CeilDiv(rows, o.num_blocks) + kTile / 2));
+  };
+  source.visible_tiles =
+      std::min(source.visible_tiles, blocks * tiles_of(seq.Nq) * tiles_of(seq.Nk));
   source.is_counted = false;
   source.host = CostOf(seq.Nq, seq.Nk, {.slot_bytes = 32});
   source.gathers = BlockwiseGathers(seq, o.num_blocks);

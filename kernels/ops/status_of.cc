@@ -10,6 +10,8 @@ absl::Status StatusOf(const DeviceStatus& status) {
       return absl::OkStatus();
     case DeviceStatus::Code::kNoMemory:
       return absl::ResourceExhaustedError(status.text());
+    case DeviceStatus::Code::kTooLarge:
+      return absl::UnimplementedError(status.text());
     case DeviceStatus::Code::kStopped:
       return StoppedStatus();
     default:

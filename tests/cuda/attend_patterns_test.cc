@@ -49,6 +49,7 @@ class CountedMasks : public Predicate {
 
 struct Sizes {
   int64_t Nq = 2048, Nk = 2048, nq = 64, nk = 200;
+  int64_t B = 1;  // each with a key less than the one before
 };
 
 // Attention of one head over such a pattern.
@@ -65,18 +66,20 @@ class PatternRun {
   DeviceStatus On(Device& device, RunControl* control = nullptr) const {
     Stream stream(device, &device.memory(), control);
     const auto take = [&](int64_t rows, View* view) {
-      auto buffer = device.memory().Allocate(rows * 4, stream.queue());
-      std::vector<std::byte> zeros(static_cast<size_t>(rows) * 4);
+      auto buffer = device.memory().Allocate(sizes_.B * rows * 4, stream.queue());
+      std::vector<std::byte> zeros(static_cast<size_t>(sizes_.B * rows) * 4);
       const std::span<const std::byte> pieces[] = {zeros};
       EXPECT_TRUE(device.Upload(stream, buffer->data(), pieces, nullptr).ok());
-      *view = DenseView(buffer->data(), DType::kF32, {1, 1, rows, 1});
+      *view = DenseView(buffer->data(), DType::kF32, {sizes_.B, 1, rows, 1});
       return buffer;
     };
     AttendProblem p;
     const auto q = take(sizes_.Nq, &p.q), k = take(sizes_.Nk, &p.k), v = take(sizes_.Nk, &p.v),
                out = take(sizes_.Nq, &p.out), lse = take(sizes_.Nq, &p.lse);
-    p.lse = DenseView(lse->data(), DType::kF32, {1, 1, sizes_.Nq});
-    p.seqs.push_back({.nq = sizes_.nq, .nk = sizes_.nk, .pattern = pattern_});
+    p.lse = DenseView(lse->data(), DType::kF32, {sizes_.B, 1, sizes_.Nq});
+    for (int64_t b = 0; b < sizes_.B; ++b) {
+      p.seqs.push_back({.nq = sizes_.nq, .nk = sizes_.nk - b, .pattern = pattern_});
+    }
     const int64_t before = device.memory().stats().used_bytes;
     DeviceStatus status = device.Run(stream, AttendArgs{.params = {}, .problems = {p}});
     EXPECT_EQ(device.memory().stats().used_bytes, before);
@@ -112,8 +115,18 @@ TEST(CudaPatterns, ARequestThatTakesTooMuchIsRefused) {
   const auto device = NewDevice(int64_t{8} << 20);
   const PatternRun run({.nq = 2048, .nk = 2048});
   const DeviceStatus status = run.On(*device);
-  EXPECT_EQ(status.code(), DeviceStatus::Code::kNoMemory);
+  EXPECT_EQ(status.code(), DeviceStatus::Code::kTooLarge);
   EXPECT_EQ(run.masks->tiles, 0);
+}
+
+// Patterns were computed one after the other until they were too many.
+TEST(CudaPatterns, TwoThatTakeTooMuchTogetherAreRefusedBeforeOneIsComputed) {
+  const auto device = NewDevice(int64_t{8} << 20);
+  const PatternRun one({.nq = 1024, .nk = 2048});
+  EXPECT_TRUE(one.On(*device).ok());
+  const PatternRun two({.nq = 1024, .nk = 2048, .B = 2});
+  EXPECT_EQ(two.On(*device).code(), DeviceStatus::Code::kTooLarge);
+  EXPECT_EQ(two.masks->tiles, 0);
 }
 
 // Constants take twice what labels do, for which it was refused.
@@ -156,7 +169,7 @@ TEST(CudaPatterns, RunsOfKeysAreBoundedAndOfGradientsAlone) {
   DeviceStatus status;
   EXPECT_NE(copy(/*has_keys=*/false, &status), nullptr);
   EXPECT_EQ(copy(/*has_keys=*/true, &status), nullptr);
-  EXPECT_EQ(status.code(), DeviceStatus::Code::kNoMemory);
+  EXPECT_EQ(status.code(), DeviceStatus::Code::kTooLarge);
   EXPECT_NE(copy(/*has_keys=*/false, &status), nullptr);
   EXPECT_TRUE(stream.Wait().ok());
 }
@@ -224,6 +237,7 @@ struct Request {
   std::map<std::string, std::vector<int32_t>> ids = {};  // [1,n], or of these shapes
   std::map<std::string, Shape> id_shapes = {};
   std::map<std::string, Shape> floats = {};
+  int64_t queries = 0;      // 0: N
   int64_t least_bytes = 0;  // of the run
   int64_t most_times = 6;   // so many are planned at most
   int64_t H = 1;
@@ -238,6 +252,7 @@ void ExpectPlanned(const Request& request) {
   Call call{.method = request.method, .options = request.options};
   std::map<std::string, Shape> floats = request.floats;
   for (const char* name : {"q", "k", "v"}) floats[name] = {1, request.H, request.N, 1};
+  if (request.queries > 0) floats["q"] = {1, request.H, request.queries, 1};
   std::vector<std::shared_ptr<Buffer>> inputs;
   for (const auto& [name, shape] : floats) {
     const std::vector<float> values(static_cast<size_t>(shape.size()), 0.5f);
@@ -334,6 +349,16 @@ TEST(CudaPatterns, PlansCountConstantsOfEveryHead) {
                  .least_bytes = kHeads * 250 * kTile * kTile * int64_t{sizeof(float)},
                  .most_times = 8,  // most pairs of tiles have no constant
                  .H = kHeads});
+}
+
+// Symptom: classes of one query were planned as if they were whole tiles, and none computed.
+TEST(CudaPatterns, PlansCountTilesOfShortClasses) {
+  ExpectPlanned({.method = "sparse_strided",
+                 .N = 1 << 15,
+                 .options = {{"part", std::string("comb")}, {"stride", int64_t{256}}},
+                 .queries = 256,
+                 .least_bytes = 100 << 10,
+                 .most_times = 8});
 }
 
 TEST(CudaPatterns, PlansCountTilesOfImages) {

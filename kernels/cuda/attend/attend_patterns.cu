@@ -21,9 +21,9 @@ double SecondsOf(const AttendSeq& seq, double tiles) {
       kTermByteSeconds * static_cast<double>(DevicePattern::TermBytes(seq.term_bytes)) * tiles;
   // Of masks that are never stored the seconds are known.
   if (seq.mask_seconds > 0) return terms + seq.mask_seconds / seq.visible_tiles * tiles;
-  // Where data decide: one a row of tiles. Mostly all of a pattern are stored, at worst none.
-  const double rows = static_cast<double>(DivideUp(seq.nq, kTile) * seq.patterns);
-  return terms + (seq.is_counted ? 0 : kMaskSeconds * std::min(rows, tiles));
+  // Where data decide: mostly all of a pattern are stored, at worst none.
+  constexpr double kComputedShare = 0.02;
+  return terms + (seq.is_counted ? 0 : kMaskSeconds * kComputedShare * tiles);
 }
 
 }  // namespace
@@ -95,6 +95,7 @@ DeviceStatus AttendPatterns::Add(const AttendProblem& problem) {
     Plan(problem);
     return {};
   }
+  if (DeviceStatus status = CheckSize(problem); !status.ok()) return status;
   Budget budget = {DevicePattern::MostBytes(stream_.device()), {}};
   seqs_.resize(first + count, SeqData{});
   places_.resize(first + count);
@@ -109,6 +110,23 @@ DeviceStatus AttendPatterns::Add(const AttendProblem& problem) {
     }
     const Place& place = places_[first + b];
     if (place.copy >= 0 && place.head < 0) data.pattern = copies_.back()->data();
+  }
+  return {};
+}
+
+DeviceStatus AttendPatterns::CheckSize(const AttendProblem& problem) const {
+  int64_t left = DevicePattern::MostBytes(stream_.device());
+  std::set<std::tuple<const Pattern*, int64_t, int64_t>> counted;
+  for (const AttendSeq& seq : problem.seqs) {
+    const int64_t heads = seq.nq == 0 ? 0 : std::max<int64_t>(1, std::ssize(seq.head_patterns));
+    for (int64_t h = 0; h < heads; ++h) {
+      const Pattern* pattern = seq.Of(h);
+      if (pattern == nullptr || !IsComputed(*pattern)) continue;
+      if (!counted.insert({pattern, seq.nq, seq.nk}).second) continue;
+      left -= DevicePattern::PlannedBytes(StoredTiles(*pattern, seq.nq, seq.nk), seq);
+      if (stream_.stopped()) return {DeviceStatus::Code::kStopped, "run: stopped"};
+      if (left < 0) return DevicePattern::TooLarge(stream_.device());
+    }
   }
   return {};
 }

@@ -50,6 +50,8 @@ class AttendPatterns {
     int64_t left;
     std::set<const DevicePattern*> counted;
   };
+  // Before anything is computed.
+  DeviceStatus CheckSize(const AttendProblem& problem) const;
   DeviceStatus AddPatterns(const AttendSeq& seq, int64_t H, Budget* budget, Place* place);
   DeviceStatus CopyOf(const Pattern& pattern, const AttendSeq& seq, int64_t left,
                       std::shared_ptr<const DevicePattern>* copy);

@@ -174,9 +174,15 @@ int64_t DevicePattern::MostTiles(int64_t device_bytes, int64_t term_bytes) {
 int64_t DevicePattern::MostBytes(const Device& device) { return device.info().memory_bytes / 16; }
 
 DeviceStatus DevicePattern::TooLarge(const Device& device) {
-  return {DeviceStatus::Code::kNoMemory,
-          "cuda: tiles of the patterns of a request take more than " +
-              std::to_string(MostBytes(device)) + " bytes"};
+  return {DeviceStatus::Code::kTooLarge,
+          device.info().name + ": tiles of the patterns of a request must take at most " +
+              std::to_string(MostBytes(device)) + " bytes there, these take more"};
+}
+
+int64_t DevicePattern::PlannedBytes(const StoredTiles& stored, const AttendSeq& seq) {
+  return CostOf(std::max(stored.computed_masks(), stored.computed_terms()), 1,
+                stored.computed_terms() > 0 ? seq.term_bytes : 0)
+      .device_bytes;
 }
 
 std::shared_ptr<const DevicePattern> DevicePattern::Computed(Stream& stream, const Pattern& pattern,
@@ -184,12 +190,7 @@ std::shared_ptr<const DevicePattern> DevicePattern::Computed(Stream& stream, con
                                                              int64_t most_bytes,
                                                              DeviceStatus* status) {
   StoredTiles stored(pattern, seq.nq, seq.nk);
-  const Cost cost = CostOf(std::max(stored.computed_masks(), stored.computed_terms()), 1,
-                           stored.computed_terms() > 0 ? seq.term_bytes : 0);
-  if (cost.device_bytes > most_bytes) {
-    *status = TooLarge(stream.device());
-    return nullptr;
-  }
+  const int64_t planned = PlannedBytes(stored, seq);
   DeviceTiles tiles(stream, DeviceTiles::Memory::kWorkspace, most_bytes);
   auto copy = std::make_shared<DevicePattern>();
   const bool is_computed =
@@ -199,7 +200,7 @@ std::shared_ptr<const DevicePattern> DevicePattern::Computed(Stream& stream, con
       is_computed && (!has_keys || stored.Transpose(MostTiles(most_bytes, seq.term_bytes)));
   if (is_whole && copy->Make(stream, pattern, stored.by_query(), stored.by_key(), &tiles)) {
     copy->computed_pairs_ = stored.computed_pairs();
-    copy->computed_bytes_ = std::max(cost.device_bytes, tiles.bytes());
+    copy->computed_bytes_ = std::max(planned, tiles.bytes());
     return copy;
   }
   const bool is_too_large = tiles.is_too_large() || (is_computed && !is_whole);

@@ -14,6 +14,7 @@
 namespace attnd::cuda {
 
 class DeviceTiles;
+class StoredTiles;
 
 // What a pattern computes (Run::kComputed) is stored here: equal masks mostly once, tiles that show
 // nothing not at all. Of one that computes nothing there is one copy for a device, made in work of
@@ -42,6 +43,8 @@ class DevicePattern {
   // The most that patterns of one problem that compute may take of a device: a sixteenth of it.
   static int64_t MostBytes(const Device& device);
   static DeviceStatus TooLarge(const Device& device);
+  // What counts towards it before anything is computed.
+  static int64_t PlannedBytes(const StoredTiles& stored, const AttendSeq& seq);
   // A copy of a pattern that computes, of the queries and keys of `seq`, in the workspace of
   // `stream`. Without `has_keys` it has no by_key, which gradients alone read. May take seconds of
   // the host; ends early where the run is stopped. Null, and *status: there is no memory, it would

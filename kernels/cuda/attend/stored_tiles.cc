@@ -95,6 +95,7 @@ bool StoredTiles::Compute(TileStore* store) {
   by_query_.begin.reserve(static_cast<size_t>(rows) + 1);
   by_query_.begin.push_back(0);
   for (int64_t row = 0; row < rows; ++row) {
+    if (CheckPoint()) return false;
     if (!ComputeRow(row, store)) return false;
     by_query_.begin.push_back(static_cast<int64_t>(by_query_.runs.size()));
   }

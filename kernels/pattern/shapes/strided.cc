@@ -68,12 +68,18 @@ PatternSource CombSource(const PatternSeq& seq, int64_t stride, bool beyond) {
   stride = std::min(stride, kFar);
   PatternCounts counts{.pairs = CombPairs(seq, stride, beyond)};
   const double rows = static_cast<double>(Tiles(seq.lengths.nq));
-  // Whole tiles, and a cut one at each end of a row.
-  counts.tiles = std::min(counts.pairs / (kTile * kTile) + 2 * rows,
-                          rows * static_cast<double>(Tiles(seq.lengths.nk)));
+  // Whole tiles, and a cut one at each end of a row; where it holds several classes, all of theirs.
+  const auto columns = static_cast<double>(Tiles(seq.lengths.nk)),
+             class_rows = static_cast<double>(seq.lengths.nq) / static_cast<double>(stride),
+             class_keys = static_cast<double>(seq.lengths.nk) / static_cast<double>(stride);
+  const double met = class_rows < kTile ? std::min(kTile / class_rows, kTile * 1.0) : 0;
+  const double of_row = std::max(met * class_keys / kTile, counts.pairs / (kTile * kTile) / rows);
+  counts.tiles = rows == 0 ? 0 : rows * std::min(of_row + 2, columns);
   PatternSource source =
       SourceOf(seq.Nq, seq.Nk, "comb", CombKeys{seq, stride, beyond}, counts, SpecOf);
   source.gathers = true;
+  // More edges than a row of tiles stores are computed.
+  source.is_counted = of_row <= 64;
   return source;
 }
 
