@@ -147,8 +147,7 @@ TEST(CudaPatterns, TilesEndWhereTheirBytesDo) {
   EXPECT_TRUE(stream.Wait().ok());
 }
 
-// Where neighbouring rows of tiles see other halves, a few runs of queries are many runs of keys,
-// which took gigabytes of the host.
+// Where rows of tiles see other halves in turn, runs of keys took gigabytes of the host.
 TEST(CudaPatterns, RunsOfKeysAreBoundedAndOfGradientsAlone) {
   constexpr int64_t kTiles = 520, N = kTiles * kTile;
   std::vector<int32_t> queries(N), keys(N);
@@ -161,10 +160,11 @@ TEST(CudaPatterns, RunsOfKeysAreBoundedAndOfGradientsAlone) {
   ASSERT_NE(pattern.computed_masks, nullptr);
   const auto device = NewDevice(int64_t{64} << 20);
   Stream stream(*device, &device->memory());
-  const AttendSeq seq{.nq = N, .nk = N};
   const int64_t most = cuda::DevicePattern::MostBytes(*device);
   const auto copy = [&](bool has_keys, DeviceStatus* status) {
-    return cuda::DevicePattern::Computed(stream, pattern, seq, has_keys, most, status);
+    cuda::StoredTiles tiles(pattern, N, N);
+    return cuda::DevicePattern::Computed(stream, pattern, &tiles, /*term_bytes=*/0, has_keys, most,
+                                         status);
   };
   DeviceStatus status;
   EXPECT_NE(copy(/*has_keys=*/false, &status), nullptr);
@@ -187,13 +187,14 @@ TEST(CudaPatterns, TilesBetweenThoseThatARowSeesAreNotComputed) {
   const cuda::DevicePattern::Cost most =
       cuda::DevicePattern::CostOf(static_cast<int64_t>(source.visible_tiles), 1, 0);
   DeviceStatus status;
-  const auto copy = cuda::DevicePattern::Computed(stream, pattern, {.nq = N, .nk = N},
+  cuda::StoredTiles tiles(pattern, N, N);
+  const auto copy = cuda::DevicePattern::Computed(stream, pattern, &tiles, /*term_bytes=*/0,
                                                   /*has_keys=*/true, most.device_bytes, &status);
   EXPECT_NE(copy, nullptr) << status.text();
   EXPECT_TRUE(stream.Wait().ok());
 }
 
-// Whole tiles 0 to 4, of which the first is only found to be, none, and an edge at 6.
+// Whole tiles 0 to 4, of which the first is only found to be; none; an edge at 6.
 class WholeAndEdge : public Predicate {
  public:
   void Spans(int64_t, int64_t first, int64_t last, std::vector<TileSpan>* spans) const override {

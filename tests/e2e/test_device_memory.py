@@ -44,6 +44,23 @@ def test_what_the_budget_of_a_device_cannot_hold_is_refused(start, rng):
         assert client.forward(small, small, small, **LOCAL).out.shape == small.shape
 
 
+def test_patterns_that_take_too_much_are_refused_for_good(start, rng):
+    """Which is known once the ids are read: nothing is tried again, others are answered."""
+    server = start(EMULATED_CUDA_MEMORY=str(64 << 20))
+    most = (64 << 20) * 9 // 10 // 16  # of the nine tenths that a server uses
+    n = 1 << 13  # 16,384 tiles of 552 bytes
+    q, small = noise(rng, (1, 1, n, 1)), noise(rng, (1, 1, 64, 16))
+    ids = rng.integers(0, 8, (1, n), dtype=np.int32)
+    with attnd.Client(server.target, retries=4) as client:
+        with pytest.raises(attnd.Error, match=f"must take at most {most} bytes") as error:
+            client.forward(q, q, q, tensors={"segment_ids_q": ids, "segment_ids_kv": ids})
+        assert error.value.code.name == "UNIMPLEMENTED"
+        assert client.forward(small, small, small, **LOCAL).out.shape == small.shape
+    assert server.metric("attnd_device_errors_total", kind="memory") == 0
+    assert eventually(
+        lambda: server.metric("attnd_device_budget_charged_bytes", device="cuda:0") == 0)
+
+
 def when_there_is_room(call):
     """Its reply, asked for again as long as there is no room."""
     end = time.monotonic() + 60

@@ -5,7 +5,6 @@
 
 #include "kernels/pattern/counts.h"
 #include "kernels/pattern/shapes/blocks.h"
-#include "kernels/pattern/shapes/draws.h"
 #include "kernels/pattern/shapes/grids.h"
 #include "kernels/pattern/shapes/windows.h"
 

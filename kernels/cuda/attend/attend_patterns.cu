@@ -4,7 +4,6 @@
 #include <cmath>
 #include <utility>
 
-#include "kernels/cuda/attend/stored_tiles.h"
 #include "kernels/cuda/cuda_call.h"
 #include "kernels/cuda/cuda_queue.h"
 #include "kernels/device/device.h"
@@ -71,10 +70,13 @@ DeviceStatus AttendPatterns::CopyOf(const Pattern& pattern, const AttendSeq& seq
                : DeviceStatus(DeviceStatus::Code::kNoMemory, "cuda: no memory for a pattern");
   }
   // Of the lengths of the sequence alone: what it computes does not depend on others.
-  auto& known = computed_[{&pattern, seq.nq, seq.nk}];
+  const Covered covered = {&pattern, seq.nq, seq.nk};
+  auto& known = computed_[covered];
   DeviceStatus status;
   if (known == nullptr) {
-    known = DevicePattern::Computed(stream_, pattern, seq, is_grad_, left, &status);
+    const auto tiles = stored_.extract(covered);
+    known = DevicePattern::Computed(stream_, pattern, &tiles.mapped(), seq.term_bytes, is_grad_,
+                                    left, &status);
   }
   *copy = known;
   return status;
@@ -114,16 +116,22 @@ DeviceStatus AttendPatterns::Add(const AttendProblem& problem) {
   return {};
 }
 
-DeviceStatus AttendPatterns::CheckSize(const AttendProblem& problem) const {
+DeviceStatus AttendPatterns::CheckSize(const AttendProblem& problem) {
   int64_t left = DevicePattern::MostBytes(stream_.device());
-  std::set<std::tuple<const Pattern*, int64_t, int64_t>> counted;
+  std::set<Covered> counted;
   for (const AttendSeq& seq : problem.seqs) {
     const int64_t heads = seq.nq == 0 ? 0 : std::max<int64_t>(1, std::ssize(seq.head_patterns));
     for (int64_t h = 0; h < heads; ++h) {
       const Pattern* pattern = seq.Of(h);
       if (pattern == nullptr || !IsComputed(*pattern)) continue;
-      if (!counted.insert({pattern, seq.nq, seq.nk}).second) continue;
-      left -= DevicePattern::PlannedBytes(StoredTiles(*pattern, seq.nq, seq.nk), seq);
+      const Covered covered = {pattern, seq.nq, seq.nk};
+      if (!counted.insert(covered).second) continue;
+      if (const auto copy = computed_.find(covered); copy != computed_.end()) {
+        left -= copy->second->computed_bytes();
+      } else {
+        const auto& [_, tiles] = *stored_.try_emplace(covered, *pattern, seq.nq, seq.nk).first;
+        left -= DevicePattern::LeastBytes(tiles, seq.term_bytes);
+      }
       if (stream_.stopped()) return {DeviceStatus::Code::kStopped, "run: stopped"};
       if (left < 0) return DevicePattern::TooLarge(stream_.device());
     }

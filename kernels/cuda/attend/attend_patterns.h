@@ -10,6 +10,7 @@
 
 #include "kernels/cuda/attend/attend_params.h"
 #include "kernels/cuda/attend/device_pattern.h"
+#include "kernels/cuda/attend/stored_tiles.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/device/attend.h"
 
@@ -50,8 +51,10 @@ class AttendPatterns {
     int64_t left;
     std::set<const DevicePattern*> counted;
   };
-  // Before anything is computed.
-  DeviceStatus CheckSize(const AttendProblem& problem) const;
+  // What a copy of a computed pattern depends on: it, and the queries and keys that it covers.
+  using Covered = std::tuple<const Pattern*, int64_t, int64_t>;
+  // Before anything is computed: counts the tiles of all patterns, in stored_.
+  DeviceStatus CheckSize(const AttendProblem& problem);
   DeviceStatus AddPatterns(const AttendSeq& seq, int64_t H, Budget* budget, Place* place);
   DeviceStatus CopyOf(const Pattern& pattern, const AttendSeq& seq, int64_t left,
                       std::shared_ptr<const DevicePattern>* copy);
@@ -66,9 +69,9 @@ class AttendPatterns {
   std::vector<Place> places_;  // of each sequence
   std::vector<const PatternData*> by_head_;
   std::vector<std::shared_ptr<const DevicePattern>> copies_;
-  // Copies of computed patterns by what they cover: queries and keys of the pattern.
-  std::map<std::tuple<const Pattern*, int64_t, int64_t>, std::shared_ptr<const DevicePattern>>
-      computed_;
+  // Of computed patterns: tiles until they are copied, then copies.
+  std::map<Covered, StoredTiles> stored_;
+  std::map<Covered, std::shared_ptr<const DevicePattern>> computed_;
   int64_t shares_ = 0;  // of the table
   Table table_;
   // Of a dry stream.

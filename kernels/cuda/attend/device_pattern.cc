@@ -179,38 +179,36 @@ DeviceStatus DevicePattern::TooLarge(const Device& device) {
               std::to_string(MostBytes(device)) + " bytes there, these take more"};
 }
 
-int64_t DevicePattern::PlannedBytes(const StoredTiles& stored, const AttendSeq& seq) {
-  return CostOf(std::max(stored.computed_masks(), stored.computed_terms()), 1,
-                stored.computed_terms() > 0 ? seq.term_bytes : 0)
+int64_t DevicePattern::LeastBytes(const StoredTiles& tiles, int64_t term_bytes) {
+  return CostOf(std::max(tiles.computed_masks(), tiles.computed_terms()), 1,
+                tiles.computed_terms() > 0 ? term_bytes : 0)
       .device_bytes;
 }
 
 std::shared_ptr<const DevicePattern> DevicePattern::Computed(Stream& stream, const Pattern& pattern,
-                                                             const AttendSeq& seq, bool has_keys,
-                                                             int64_t most_bytes,
+                                                             StoredTiles* tiles, int64_t term_bytes,
+                                                             bool has_keys, int64_t most_bytes,
                                                              DeviceStatus* status) {
-  StoredTiles stored(pattern, seq.nq, seq.nk);
-  const int64_t planned = PlannedBytes(stored, seq);
-  DeviceTiles tiles(stream, DeviceTiles::Memory::kWorkspace, most_bytes);
+  DeviceTiles store(stream, DeviceTiles::Memory::kWorkspace, most_bytes);
   auto copy = std::make_shared<DevicePattern>();
   const bool is_computed =
-      tiles.Take(pattern, stored.computed_masks()) && stored.Compute(&tiles) && tiles.Flush();
+      store.Take(pattern, tiles->computed_masks()) && tiles->Compute(&store) && store.Flush();
   // Runs of keys may be more than those of queries, as many as there are tiles.
   const bool is_whole =
-      is_computed && (!has_keys || stored.Transpose(MostTiles(most_bytes, seq.term_bytes)));
-  if (is_whole && copy->Make(stream, pattern, stored.by_query(), stored.by_key(), &tiles)) {
-    copy->computed_pairs_ = stored.computed_pairs();
-    copy->computed_bytes_ = std::max(planned, tiles.bytes());
+      is_computed && (!has_keys || tiles->Transpose(MostTiles(most_bytes, term_bytes)));
+  if (is_whole && copy->Make(stream, pattern, tiles->by_query(), tiles->by_key(), &store)) {
+    copy->computed_pairs_ = tiles->computed_pairs();
+    copy->computed_bytes_ = std::max(LeastBytes(*tiles, term_bytes), store.bytes());
     return copy;
   }
-  const bool is_too_large = tiles.is_too_large() || (is_computed && !is_whole);
-  if (is_too_large && !stream.stopped()) {
+  const bool is_too_large = store.is_too_large() || (is_computed && !is_whole);
+  if (stream.stopped()) {
+    *status = {DeviceStatus::Code::kStopped, "run: stopped"};
+  } else if (is_too_large) {
     *status = TooLarge(stream.device());
-    return nullptr;
+  } else {
+    *status = {DeviceStatus::Code::kNoMemory, "cuda: no memory for a pattern"};
   }
-  *status = stream.stopped()
-                ? DeviceStatus(DeviceStatus::Code::kStopped, "run: stopped")
-                : DeviceStatus(DeviceStatus::Code::kNoMemory, "cuda: no memory for a pattern");
   return nullptr;
 }
 

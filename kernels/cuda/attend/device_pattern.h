@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "kernels/cuda/attend/pattern_data.h"
-#include "kernels/device/attend.h"
 #include "kernels/device/memory.h"
 #include "kernels/device/pattern.h"
 #include "kernels/device/stream.h"
@@ -43,15 +42,16 @@ class DevicePattern {
   // The most that patterns of one problem that compute may take of a device: a sixteenth of it.
   static int64_t MostBytes(const Device& device);
   static DeviceStatus TooLarge(const Device& device);
-  // What counts towards it before anything is computed.
-  static int64_t PlannedBytes(const StoredTiles& stored, const AttendSeq& seq);
-  // A copy of a pattern that computes, of the queries and keys of `seq`, in the workspace of
+  // What counts towards it before anything is computed; term_bytes: AttendSeq::term_bytes.
+  static int64_t LeastBytes(const StoredTiles& tiles, int64_t term_bytes);
+  // A copy of a pattern that computes, of its `tiles` (which it fills in), in the workspace of
   // `stream`. Without `has_keys` it has no by_key, which gradients alone read. May take seconds of
   // the host; ends early where the run is stopped. Null, and *status: there is no memory, it would
   // take more than `most_bytes`, or it was stopped. REQUIRES: not dry.
   static std::shared_ptr<const DevicePattern> Computed(Stream& stream, const Pattern& pattern,
-                                                       const AttendSeq& seq, bool has_keys,
-                                                       int64_t most_bytes, DeviceStatus* status);
+                                                       StoredTiles* tiles, int64_t term_bytes,
+                                                       bool has_keys, int64_t most_bytes,
+                                                       DeviceStatus* status);
 
   // In device memory.
   const PatternData* data() const { return data_; }

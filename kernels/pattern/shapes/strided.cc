@@ -72,9 +72,10 @@ PatternSource CombSource(const PatternSeq& seq, int64_t stride, bool beyond) {
   const auto columns = static_cast<double>(Tiles(seq.lengths.nk)),
              class_rows = static_cast<double>(seq.lengths.nq) / static_cast<double>(stride),
              class_keys = static_cast<double>(seq.lengths.nk) / static_cast<double>(stride);
-  const double met = class_rows < kTile ? std::min(kTile / class_rows, kTile * 1.0) : 0;
-  const double of_row = std::max(met * class_keys / kTile, counts.pairs / (kTile * kTile) / rows);
-  counts.tiles = rows == 0 ? 0 : rows * std::min(of_row + 2, columns);
+  const double classes = class_rows < kTile ? kTile / std::max(class_rows, 1.0) : 0;
+  const double whole = counts.pairs / (kTile * kTile) / std::max(rows, 1.0);
+  const double of_row = std::max(classes * class_keys / kTile, whole);
+  counts.tiles = rows * std::min(of_row + 2, columns);
   PatternSource source =
       SourceOf(seq.Nq, seq.Nk, "comb", CombKeys{seq, stride, beyond}, counts, SpecOf);
   source.gathers = true;
