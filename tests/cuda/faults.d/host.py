@@ -7,8 +7,8 @@ SMALL = "CudaDevice.ManySmallCopiesPassThroughTheSlotsInOrder"
 FAULTS = faults_of("", [
     ("stream order", "memory is used again before its last use has passed",
      "cuda_queue.cc",
-     "if (has_ended_ || passed_ >= position) return nullptr;",
-     "if (has_ended_ || position_ >= position) return nullptr;",
+     "return has_ended_ || passed_ >= position;",
+     "return has_ended_ || position_ >= position;",
      "CudaDevice.AFreedBufferServesItsOwnStreamAtOnceAndOthersOncePassed", "plain", ""),
     ("stream order", "pinned memory is filled again before it has been copied",
      "staging.cc",
