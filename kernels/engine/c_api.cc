@@ -46,6 +46,15 @@ int Guarded(const Work& work) {
   return thrown.ok() ? code : Report(thrown);
 }
 
+// Argument setters report nothing: what goes wrong there is told by the next plan.
+template <class Work>
+void Set(attnd_call* call, const Work& work) {
+  call->bad.Update(attnd::WithoutExceptions("", [&] {
+    work();
+    return absl::OkStatus();
+  }));
+}
+
 absl::Status MakePlan(attnd_engine* engine, attnd_call* call) {
   if (!call->bad.ok()) return call->bad;
   if (call->plan != nullptr) return absl::OkStatus();
@@ -185,59 +194,65 @@ const char* attnd_methods_json(void) {
 }
 
 attnd_call* attnd_call_new(const char* method, int backward) {
-  auto* call = new attnd_call;
-  call->call.method = method;
-  if (backward != 0) call->call.direction = attnd::Direction::kBackward;
-  return call;
+  std::unique_ptr<attnd_call> call;
+  const int code = Guarded([&] {
+    call = std::make_unique<attnd_call>();
+    call->call.method = method;
+    if (backward != 0) call->call.direction = attnd::Direction::kBackward;
+    return absl::OkStatus();
+  });
+  return code == 0 ? call.release() : nullptr;
 }
 
 void attnd_call_free(attnd_call* call) { delete call; }
 
 void attnd_call_bool(attnd_call* call, const char* option, int value) {
-  call->call.options[option] = value != 0;
+  Set(call, [&] { call->call.options[option] = value != 0; });
 }
 
 void attnd_call_int(attnd_call* call, const char* option, int64_t value) {
-  call->call.options[option] = value;
+  Set(call, [&] { call->call.options[option] = value; });
 }
 
 void attnd_call_uint(attnd_call* call, const char* option, uint64_t value) {
-  call->call.options[option] = value;
+  Set(call, [&] { call->call.options[option] = value; });
 }
 
 void attnd_call_ints(attnd_call* call, const char* option, const int64_t* values, int count) {
-  call->call.options[option] = std::vector<int64_t>(values, values + count);
+  Set(call, [&] { call->call.options[option] = std::vector<int64_t>(values, values + count); });
 }
 
 void attnd_call_enums(attnd_call* call, const char* option, const char* const* values, int count) {
-  call->call.options[option] = std::vector<std::string>(values, values + count);
+  Set(call, [&] { call->call.options[option] = std::vector<std::string>(values, values + count); });
 }
 
 void attnd_call_float(attnd_call* call, const char* option, double value) {
-  call->call.options[option] = value;
+  Set(call, [&] { call->call.options[option] = value; });
 }
 
 void attnd_call_enum(attnd_call* call, const char* option, const char* value) {
-  call->call.options[option] = std::string(value);
+  Set(call, [&] { call->call.options[option] = std::string(value); });
 }
 
 void attnd_call_tensor(attnd_call* call, const char* name, int dtype, int rank,
                        const int64_t* shape, const int64_t* stride, int bnhd, const void* data) {
-  if (dtype < 0 || dtype > static_cast<int>(attnd::DType::kU8) || rank < 1 || rank > 4) {
-    call->bad.Update(absl::InvalidArgumentError(
-        absl::StrCat(call->call.method, ": ", name,
-                     " must have a dtype in 0..4 and a rank in 1..4, got ", dtype, " and ", rank)));
-    return;
-  }
-  attnd::View view{.data = const_cast<void*>(data),  // inputs are only read
-                   .dtype = static_cast<attnd::DType>(dtype),
-                   .layout = bnhd != 0 ? attnd::Layout::kBNHD : attnd::Layout::kBHND};
-  view.shape.rank = rank;
-  for (int i = 0; i < rank; ++i) {
-    view.shape.dims[i] = shape[i];
-    view.stride[i] = stride[i];
-  }
-  call->call.tensors[name] = view;
+  Set(call, [&] {
+    if (dtype < 0 || dtype > static_cast<int>(attnd::DType::kU8) || rank < 1 || rank > 4) {
+      call->bad.Update(absl::InvalidArgumentError(absl::StrCat(
+          call->call.method, ": ", name, " must have a dtype in 0..4 and a rank in 1..4, got ",
+          dtype, " and ", rank)));
+      return;
+    }
+    attnd::View view{.data = const_cast<void*>(data),  // inputs are only read
+                     .dtype = static_cast<attnd::DType>(dtype),
+                     .layout = bnhd != 0 ? attnd::Layout::kBNHD : attnd::Layout::kBHND};
+    view.shape.rank = rank;
+    for (int i = 0; i < rank; ++i) {
+      view.shape.dims[i] = shape[i];
+      view.stride[i] = stride[i];
+    }
+    call->call.tensors[name] = view;
+  });
 }
 
 int attnd_plan(attnd_engine* engine, attnd_call* call) {

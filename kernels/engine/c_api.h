@@ -32,6 +32,8 @@ int64_t attnd_engine_launches(const attnd_engine*);
 /* All methods as JSON, the content of ListMethods; valid for the life of the process. */
 const char* attnd_methods_json(void);
 
+/* Null if memory ends. Where an argument of the functions that follow cannot be held, attnd_plan
+ * fails. */
 attnd_call* attnd_call_new(const char* method, int backward);
 void attnd_call_free(attnd_call*);
 void attnd_call_bool(attnd_call*, const char* option, int value);
