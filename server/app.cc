@@ -60,8 +60,15 @@ std::unique_ptr<Budget> NewBudgetOf(Device& device) {
       std::max(info.memory_bytes - device.memory().retain_bytes(), info.memory_bytes / 2));
 }
 
-void LogSelfTest(const std::string& device, const SelfTestReport& report) {
-  if (report.rows.empty()) return;
+void LogSelfTest(const DeviceInfo& info, const SelfTestReport& report) {
+  const std::string& device = info.name;
+  if (report.rows.empty()) {
+    if (!info.has_host_memory) {
+      Log(LogLevel::kInfo, "not proven (--self-test=false): no library is used",
+          {{"device", device}});
+    }
+    return;
+  }
   int compared = 0, failed = 0;
   for (const SelfTestRow& row : report.rows) {
     if (!row.is_declined) ++compared;
@@ -366,7 +373,7 @@ void App::LogStart() const {
         {{"reason", cache_note_}});
   for (size_t i = 0; i < queues_.size(); ++i) {
     const DeviceInfo& device = engine_->device(i).info();
-    LogSelfTest(device.name, self_tests_[i]);
+    LogSelfTest(device, self_tests_[i]);
     // What requests of the device are charged to.
     const Budget& budget = queues_[i].memory != nullptr ? *queues_[i].memory : *budget_;
     Log(LogLevel::kInfo, i == 0 ? absl::StrCat("attnd-server ", Version()) : "further device",

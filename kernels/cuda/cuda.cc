@@ -55,6 +55,8 @@ CudaDevices NewCudaDevices(const CudaOptions& options) {
     }
     size_t free = 0, total = 0;
     cudaError_t failure = cudaSetDevice(ordinal);
+    // A waiting thread sleeps: cores belong to lanes that compute.
+    if (failure == cudaSuccess) failure = cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync);
     if (failure == cudaSuccess) failure = cudaMemGetInfo(&free, &total);
     if (failure != cudaSuccess) {
       result.why_not = name + ": " + cudaGetErrorString(failure);

@@ -197,7 +197,7 @@ DeviceStatus CudaDevice::Upload(Stream& stream, void* destination,
   CudaQueue& queue = QueueOf(stream);
   const cudaError_t error =
       queue.staging().Send(destination, spans, [&] { return !stream.stopped(); });
-  if (error == cudaSuccess) queue.cuda_progress().Add(seconds);
+  queue.cuda_progress().Add(seconds);  // also of a part, where the rest found no memory
   return stream.stopped() ? Stopped() : StatusOf(error, "upload");
 }
 
@@ -211,7 +211,7 @@ DeviceStatus CudaDevice::Download(Stream& stream, const void* source, std::span<
   static_cast<void>(cudaSetDevice(cuda_.ordinal));
   CudaQueue& queue = QueueOf(stream);
   const cudaError_t error = queue.staging().Fetch(bytes, source, [&] { return !stream.stopped(); });
-  if (error == cudaSuccess) queue.cuda_progress().Add(0);
+  queue.cuda_progress().Add(0);
   return stream.stopped() ? Stopped() : StatusOf(error, "download");
 }
 

@@ -11,6 +11,11 @@ namespace {
 
 // A slice has at least so many blocks a processor: fewer would leave processors idle at its end.
 constexpr int64_t kBlocksAProcessor = 8;
+// But where these would take longer than this: what a processor runs at once.
+constexpr double kLongSliceSeconds = 4e-3;
+constexpr int64_t kLeastBlocksAProcessor = 2;
+// Of shared memory, what every kernel may have without asking.
+constexpr size_t kSharedForAll = size_t{48} << 10;
 constexpr int64_t kMostBlocks = int64_t{1} << 30;  // of a grid
 
 DeviceStatus Stopped() { return {DeviceStatus::Code::kStopped, "run: stopped"}; }
@@ -19,16 +24,20 @@ DeviceStatus Stopped() { return {DeviceStatus::Code::kStopped, "run: stopped"}; 
 
 SlicedLaunch::SlicedLaunch(CudaDevice& device, Stream& stream, const LaunchShape& shape,
                            int64_t blocks)
-    : stream_(stream), blocks_(blocks) {
+    : device_(device), stream_(stream), blocks_(blocks) {
   if (stream.is_dry()) {
     stream.work().seconds += shape.seconds;
     next_ = blocks;
     return;
   }
   seconds_a_block_ = std::max(shape.seconds, shape.most_seconds) / static_cast<double>(blocks);
-  const double fitting = std::min(kSliceSeconds / std::max(seconds_a_block_, 1e-12), 1e15);
-  const int64_t most = std::clamp(static_cast<int64_t>(fitting),
-                                  kBlocksAProcessor * CudaOf(device).processors, kMostBlocks);
+  const auto fitting = [&](double seconds) {
+    return static_cast<int64_t>(std::min(seconds / std::max(seconds_a_block_, 1e-12), 1e15));
+  };
+  const int64_t processors = CudaOf(device).processors;
+  const int64_t least = std::clamp(fitting(kLongSliceSeconds), kLeastBlocksAProcessor * processors,
+                                   kBlocksAProcessor * processors);
+  const int64_t most = std::clamp(fitting(kSliceSeconds), least, kMostBlocks);
   // Of equal length: a short one at the end would leave processors idle.
   slice_ = CeilDiv(blocks, CeilDiv(blocks, most));
 }
@@ -48,6 +57,14 @@ bool SlicedLaunch::Next() {
   // there were told by them.
   static_cast<void>(cudaGetLastError());
   return true;
+}
+
+cudaError_t SlicedLaunch::AllowShared(const void* kernel, size_t bytes) const {
+  if (first_ > 0 || bytes <= kSharedForAll) return cudaSuccess;
+  // Always all that a block may have: the limit is that of the kernel for all threads, of which
+  // another one may be between this call and its launch.
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              static_cast<int>(CudaOf(device_).shared_bytes));
 }
 
 void SlicedLaunch::Launched(cudaError_t error) {

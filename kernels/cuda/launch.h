@@ -76,11 +76,14 @@ class SlicedLaunch {
   int64_t first_block() const { return first_; }
   unsigned grid() const { return grid_; }
   cudaStream_t stream() const;
+  // Before the first slice: lets blocks of the kernel have `bytes` of shared memory.
+  cudaError_t AllowShared(const void* kernel, size_t bytes) const;
   void Launched(cudaError_t error);
   // After Next() returned false.
   DeviceStatus status() const { return status_; }
 
  private:
+  CudaDevice& device_;
   Stream& stream_;
   const int64_t blocks_;
   int64_t slice_ = 0, first_ = 0, next_ = 0;
@@ -168,26 +171,24 @@ DeviceStatus LaunchOver(CudaDevice& device, Stream& stream, const LaunchShape& s
   SlicedLaunch launch(device, stream, shape, list.blocks());
   while (launch.Next()) {
     problems.first_block = launch.first_block();
+    const auto* const entry = reinterpret_cast<const void*>(kernel);
+    cudaError_t error = launch.AllowShared(entry, shape.shared_bytes);
 #ifdef __CUDACC__
-    cudaError_t error = cudaSuccess;
-    if (shape.shared_bytes > size_t{48} << 10) {
-      error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   static_cast<int>(shape.shared_bytes));
-    }
     if (error == cudaSuccess) {
       kernel<<<launch.grid(), shape.threads, shape.shared_bytes, launch.stream()>>>(problems,
                                                                                     args...);
       error = cudaGetLastError();
     }
-    launch.Launched(error);
 #else
-    launch.Launched(emu::Enqueue(launch.stream(),
-                                 {dim3(launch.grid()), dim3(shape.threads), shape.shared_bytes,
-                                  reinterpret_cast<const void*>(kernel)},
-                                 [kernel, tuple = std::tuple<Problems<P>, A...>(
-                                              problems, args...)] { std::apply(kernel, tuple); }));
+    if (error == cudaSuccess) {
+      error = emu::Enqueue(launch.stream(),
+                           {dim3(launch.grid()), dim3(shape.threads), shape.shared_bytes, entry},
+                           [kernel, tuple = std::tuple<Problems<P>, A...>(problems, args...)] {
+                             std::apply(kernel, tuple);
+                           });
+    }
 #endif
+    launch.Launched(error);
   }
   return launch.status();
 }

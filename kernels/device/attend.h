@@ -84,6 +84,7 @@ struct AttendSeq {
   // most tiles that these may show together.
   int64_t patterns = 1;
   double pattern_tiles = 0;
+  int64_t pattern_bytes = 0;  // likewise: at most what they take on the host, or a copy elsewhere
 
   const Pattern* Of(int64_t h) const {
     return head_patterns.empty() ? pattern.get() : head_patterns[h].get();

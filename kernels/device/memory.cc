@@ -273,13 +273,24 @@ void BufferPool::Trim(int64_t least) {
 }
 
 // Buffers are dropped on any thread, hence the atomics.
-struct Workspace::Count {
+struct Workspace::Counter {
   std::atomic<int64_t> current = 0;
   std::atomic<int64_t> peak = 0;
 };
 
+struct Workspace::Counted {
+  Counted(int64_t n, std::shared_ptr<Counter> c) : bytes(n), counter(std::move(c)) {
+    const int64_t current = counter->current += bytes;
+    counter->peak = std::max(counter->peak.load(), current);
+  }
+  ~Counted() { counter->current -= bytes; }
+  std::shared_ptr<Buffer> buffer;
+  const int64_t bytes;
+  const std::shared_ptr<Counter> counter;
+};
+
 Workspace::Workspace(BufferPool* pool, std::shared_ptr<WorkQueue> queue)
-    : pool_(pool), queue_(std::move(queue)), count_(std::make_shared<Count>()) {}
+    : pool_(pool), queue_(std::move(queue)), counter_(std::make_shared<Counter>()) {}
 Workspace::~Workspace() = default;
 
 std::shared_ptr<Buffer> Workspace::Allocate(int64_t bytes) {
@@ -293,14 +304,6 @@ std::shared_ptr<Buffer> Workspace::AllocateShared(int64_t bytes) {
 }
 
 std::shared_ptr<Buffer> Workspace::AllocateCounted(int64_t bytes, int64_t counted) {
-  struct Counted {
-    Counted(std::shared_ptr<Buffer> b, int64_t n, std::shared_ptr<Count> c)
-        : buffer(std::move(b)), bytes(n), count(std::move(c)) {}
-    ~Counted() { count->current -= bytes; }
-    const std::shared_ptr<Buffer> buffer;
-    const int64_t bytes;
-    const std::shared_ptr<Count> count;
-  };
   std::shared_ptr<Buffer> buffer =
       is_dry() ? std::make_shared<Buffer>(nullptr, nullptr, RoundedBytes(bytes), nullptr)
                : pool_->Allocate(bytes, queue_);
@@ -308,14 +311,18 @@ std::shared_ptr<Buffer> Workspace::AllocateCounted(int64_t bytes, int64_t counte
     refused_bytes_ = bytes;
     return nullptr;
   }
-  const int64_t current = count_->current += counted;
-  count_->peak = std::max(count_->peak.load(), current);
   Buffer* const raw = buffer.get();
-  return {std::make_shared<Counted>(std::move(buffer), counted, count_), raw};
+  auto owner = std::make_shared<Counted>(counted, counter_);
+  owner->buffer = std::move(buffer);
+  return {std::move(owner), raw};
 }
 
-int64_t Workspace::current_bytes() const { return count_->current; }
-int64_t Workspace::peak_bytes() const { return count_->peak; }
-void Workspace::Reset() { count_ = std::make_shared<Count>(); }
+std::shared_ptr<void> Workspace::Count(int64_t bytes) {
+  return std::make_shared<Counted>(bytes, counter_);
+}
+
+int64_t Workspace::current_bytes() const { return counter_->current; }
+int64_t Workspace::peak_bytes() const { return counter_->peak; }
+void Workspace::Reset() { counter_ = std::make_shared<Counter>(); }
 
 }  // namespace attnd

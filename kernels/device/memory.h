@@ -136,6 +136,9 @@ class Workspace {
   // up to a multiple of 64. Counts 9/8 of it, which no size class exceeds, so that the counts of
   // single problems add up to that of their list.
   std::shared_ptr<Buffer> AllocateShared(int64_t bytes);
+  // Counts memory of another owner, which has it from elsewhere, until the last reference is
+  // dropped.
+  std::shared_ptr<void> Count(int64_t bytes);
   // Of the last allocation that gave null.
   int64_t refused_bytes() const { return refused_bytes_; }
   bool is_dry() const { return pool_ == nullptr; }
@@ -144,11 +147,12 @@ class Workspace {
   void Reset();  // forgets the peak; buffers still alive keep living but no longer count
 
  private:
-  struct Count;  // shared with the buffers handed out, which may outlive the workspace
+  struct Counter;  // shared with the buffers handed out, which may outlive the workspace
+  struct Counted;
   std::shared_ptr<Buffer> AllocateCounted(int64_t bytes, int64_t counted);
   BufferPool* const pool_;
   const std::shared_ptr<WorkQueue> queue_;
-  std::shared_ptr<Count> count_;
+  std::shared_ptr<Counter> counter_;
   int64_t refused_bytes_ = 0;
 };
 

@@ -107,6 +107,10 @@ absl::StatusOr<Devices> NewDevices(const DeviceOptions& options) {
     CudaDevices cuda = NewCudaDevices(cuda_options);
     // A build for the processor lacks a device only where one is asked for.
     if (cuda.is_built || options.kinds == Kinds::kCuda) devices.note = std::move(cuda.why_not);
+    // Before others take their time to be proven.
+    if (options.kinds == Kinds::kCuda && cuda.devices.size() < options.cuda.devices.size()) {
+      return absl::UnavailableError(devices.note);
+    }
     for (size_t i = 0; i < cuda.devices.size(); ++i) {
       std::unique_ptr<Device> device = std::move(cuda.devices[i]);
       for (const LibraryTest& test : LibraryTests()) {

@@ -216,6 +216,7 @@ AttendSeq Ops::Seq(int64_t nq, int64_t nk, const std::vector<PatternSource>& hea
       seq.patterns += head.patterns;
       seq.pattern_tiles +=
           static_cast<double>(head.patterns) * std::max(head.visible_tiles, head.most_tiles);
+      seq.pattern_bytes += head.host.bytes;
     }
     seq.term_bytes = std::max(seq.term_bytes, head.term_bytes);
     if (stream_.is_dry() && is_new) {

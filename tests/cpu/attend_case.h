@@ -13,6 +13,7 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/device/device.h"
+#include "kernels/pattern/cache.h"
 #include "tests/plain/cpus.h"
 #include "tests/plain/plain_attend.h"
 
@@ -87,9 +88,20 @@ class AttendCase {
 // Runs the list as one call each way, on fresh memory full of NaN.
 void RunAttend(Device& device, const std::vector<const AttendCase*>& cases, bool backward);
 
-// Whether the device stores tiles that are computed: at most as many as are planned.
+// As a plan knows them: a bound of what copies of the patterns take.
+inline void CountBytes(std::vector<AttendSeq>* seqs) {
+  for (AttendSeq& seq : *seqs) {
+    seq.pattern_bytes = seq.pattern == nullptr ? 0 : 2 * BytesOf(*seq.pattern);
+    for (const auto& pattern : seq.head_patterns) {
+      if (pattern != nullptr) seq.pattern_bytes += 2 * BytesOf(*pattern);
+    }
+  }
+}
+
+// Whether the device keeps copies of patterns, which take at most what is planned.
 inline bool StoresTiles(const Device& device, std::span<const AttendSeq> seqs) {
-  return device.info().name != "cpu" && !std::ranges::all_of(seqs, &AttendSeq::is_counted);
+  return device.info().name != "cpu" &&
+         !std::ranges::all_of(seqs, [](const AttendSeq& seq) { return seq.pattern_bytes == 0; });
 }
 
 }  // namespace attnd

@@ -266,6 +266,7 @@ void RunAttendGrad(Device& device, const AttendParams& params,
   for (const AttendGradProblem& p : problems) {
     all.insert(all.end(), p.forward.seqs.begin(), p.forward.seqs.end());
   }
+  CountBytes(&all);
   const auto run = [&](Stream& stream) {
     std::vector<AttendGradProblem> given = problems;
     std::vector<std::vector<AttendSeq>> seqs;
@@ -273,6 +274,7 @@ void RunAttendGrad(Device& device, const AttendParams& params,
       // As on a dry stream: counts and shapes.
       if (!stream.is_dry()) continue;
       seqs.emplace_back(p.forward.seqs.begin(), p.forward.seqs.end());
+      CountBytes(&seqs.back());
       for (AttendSeq& seq : seqs.back()) {
         seq.pattern = nullptr;
         seq.head_patterns.clear();

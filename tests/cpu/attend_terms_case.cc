@@ -240,7 +240,10 @@ std::vector<std::byte> TermsCase::Outputs() const {
 
 void RunTerms(Device& device, const std::vector<const TermsCase*>& cases) {
   std::vector<AttendProblem> problems;
-  for (const TermsCase* c : cases) problems.push_back(c->Problem());
+  for (const TermsCase* c : cases) {
+    problems.push_back(c->Problem());
+    CountBytes(&problems.back().seqs);
+  }
   const AttendParams params = cases.at(0)->sizes.params;
   std::vector<AttendSeq> seqs;
   for (const AttendProblem& p : problems) seqs.insert(seqs.end(), p.seqs.begin(), p.seqs.end());

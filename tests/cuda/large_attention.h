@@ -66,7 +66,8 @@ class LargeAttention {
       AttendSeq seq{.nq = n.nq,
                     .nk = n.nk,
                     .visible_pairs = source.visible_pairs,
-                    .visible_tiles = source.visible_tiles};
+                    .visible_tiles = source.visible_tiles,
+                    .pattern_bytes = source.host.bytes};
       if (source.build != nullptr) seq.pattern = std::make_shared<const Pattern>(source.build());
       p.seqs.push_back(std::move(seq));
     }

@@ -61,6 +61,18 @@ def test_patterns_that_take_too_much_are_refused_for_good(start, rng):
         lambda: server.metric("attnd_device_budget_charged_bytes", device="cuda:0") == 0)
 
 
+def test_lists_of_keys_count_as_memory_of_the_device(start, rng):
+    """They lie there twice: the keys of each query, and the queries of each key."""
+    server = start()
+    q = noise(rng, (1, 4, 1024, 8))
+    keys = rng.random((1, 4, 1024, 1024)).argpartition(32)[..., :32].astype(np.int32)
+    asked = {"method": "random", "tensors": {"rand_keys": keys}}
+    with attnd.Client(server.target, timeout=60) as client:
+        plan = client.estimate(*[q.shape] * 3, **asked)
+        reply = client.forward(q, q, q, **asked)
+    assert 2 * keys.nbytes < reply.stats.peak_workspace_bytes <= plan.workspace_bytes
+
+
 def when_there_is_room(call):
     """Its reply, asked for again as long as there is no room."""
     end = time.monotonic() + 60

@@ -81,7 +81,9 @@ def test_a_missing_device_that_is_asked_for_is_one_line(flag, variables, reason)
 
 
 def test_one_of_several_is_missing():
-    got = refused(built(EMULATED), "--device", "cuda:0,2", EMULATED_CUDA_DEVICES="2")
+    """Before the others are proven, which here would fail."""
+    got = refused(built(EMULATED), "--device", "cuda:0,2", EMULATED_CUDA_DEVICES="2",
+                  EMULATED_CUDA_FAULT="launch:40")
     assert got == "attnd-server: cuda: device must be one of cuda:0 to cuda:1, got cuda:2\n"
 
 

@@ -61,6 +61,7 @@ FAILED = {"primitive": "scan", "dtype": "float16", "launches": 1, "worst_error":
       "declined: composed of others"]),
     ({"self_tests": [AGREES, FAILED]}, 1,
      ["1 of 2 agree", "SWITCHED OFF: differs from the processor by 0.5", "not all is well"]),
+    ({}, 0, ["not proven: the server runs with --self-test=false", "all is well"]),
     ({"right": False}, 1, ["1.0e+00 from float64, WRONG: at most 1e-05", "not all is well"]),
     ({"note": "cuda:1 is lost"}, 1, ["not as asked for: cuda:1 is lost", "not all is well"]),
     ({"status": "NOT_SERVING"}, 1, ["NOT_SERVING", "not all is well"]),

@@ -30,10 +30,16 @@ double SecondsOf(const AttendSeq& seq, double tiles) {
 void AttendPatterns::Plan(const AttendProblem& problem) {
   int64_t left = DevicePattern::MostBytes(stream_.device());
   for (const AttendSeq& seq : problem.seqs) {
+    if (seq.nq == 0 || seq.patterns == 0) continue;
+    constexpr int64_t kCopyBytes = 8 << 10;
     // Where data decide masks may be computed, and terms of any pattern; what others store is as
     // large as on the host.
     const bool stores_all = seq.is_counted && seq.term_bytes == 0;
-    if (stores_all || seq.is_listed || seq.nq == 0 || seq.patterns == 0) continue;
+    if (stores_all || seq.is_listed) {
+      if (seq.pattern_bytes == 0) continue;
+      copy_shares_ += Share((seq.pattern_bytes + seq.patterns * kCopyBytes) / 8 * 9);
+      continue;
+    }
     // More than what is left is refused before it is computed.
     const int64_t most = DevicePattern::MostTiles(left, seq.term_bytes);
     const bool is_most = seq.pattern_tiles > static_cast<double>(most);
@@ -51,10 +57,9 @@ void AttendPatterns::Plan(const AttendProblem& problem) {
             .device_bytes,
         DivideUp(seq.nq, kTile) * kRowBytes + kMaskBytes +
             256 * DevicePattern::TermBytes(seq.term_bytes));
-    constexpr int64_t kCopyBytes = 4096;
     const int64_t others = stored + kSlotBytes * (seq.nq + seq.nk) + kCopyBytes;
     // A size class may take an eighth more.
-    computed_shares_ += Share(computed / 8 * 9) + Share(seq.patterns * (others / 8 * 9));
+    copy_shares_ += Share(computed / 8 * 9) + Share(seq.patterns * (others / 8 * 9));
     computed_host_bytes_ = std::max(computed_host_bytes_, cost.host_bytes);
     computed_seconds_ += SecondsOf(seq, static_cast<double>(tiles));
   }
@@ -64,7 +69,11 @@ DeviceStatus AttendPatterns::CopyOf(const Pattern& pattern, const AttendSeq& seq
                                     std::shared_ptr<const DevicePattern>* copy) {
   if (!IsComputed(pattern)) {
     *copy = DevicePattern::Of(stream_, pattern);
-    if (*copy != nullptr) return {};
+    if (*copy != nullptr) {
+      std::shared_ptr<void>& counted = kept_[copy->get()];
+      if (counted == nullptr) counted = stream_.workspace().Count((*copy)->bytes());
+      return {};
+    }
     return stream_.stopped()
                ? DeviceStatus(DeviceStatus::Code::kStopped, "run: stopped")
                : DeviceStatus(DeviceStatus::Code::kNoMemory, "cuda: no memory for a pattern");
@@ -172,7 +181,7 @@ DeviceStatus AttendPatterns::Upload() {
     // Vectors that grew, and the owners of the patterns.
     stream_.work().host_bytes += 12 * shares_ + computed_host_bytes_;
     stream_.work().seconds += computed_seconds_;
-    if (computed_shares_ > 0) planned_ = TakeShared(stream_, computed_shares_);
+    if (copy_shares_ > 0) planned_ = TakeShared(stream_, copy_shares_);
     return {};
   }
   const auto* heads =

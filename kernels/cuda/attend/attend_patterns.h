@@ -44,7 +44,7 @@ class AttendPatterns {
     int64_t head = -1;  // in by_head_; -1: all heads have one pattern
   };
 
-  // On a dry stream: what copies of computed patterns may take.
+  // On a dry stream: what copies of patterns may take.
   void Plan(const AttendProblem& problem);
   // What computed tiles of a problem may still take, and the copies that have taken their part.
   struct Budget {
@@ -72,10 +72,12 @@ class AttendPatterns {
   // Of computed patterns: tiles until they are copied, then copies.
   std::map<Covered, StoredTiles> stored_;
   std::map<Covered, std::shared_ptr<const DevicePattern>> computed_;
+  // Of copies that stay with their patterns: what counts their memory while this lives.
+  std::map<const DevicePattern*, std::shared_ptr<void>> kept_;
   int64_t shares_ = 0;  // of the table
   Table table_;
   // Of a dry stream.
-  int64_t computed_shares_ = 0, computed_host_bytes_ = 0;
+  int64_t copy_shares_ = 0, computed_host_bytes_ = 0;
   double computed_seconds_ = 0;
   std::shared_ptr<Buffer> planned_;
 };

@@ -141,7 +141,7 @@ bool DevicePattern::Make(Stream& stream, const Pattern& pattern, const TileRows&
 
 std::shared_ptr<const DevicePattern> DevicePattern::Of(Stream& stream, const Pattern& pattern) {
   const auto make = [&]() -> std::shared_ptr<const DevicePattern> {
-    // Its bytes follow those of the pattern, whose cache is bounded.
+    // About as many bytes as the pattern has.
     DeviceTiles tiles(stream, DeviceTiles::Memory::kDevice, /*most_bytes=*/INT64_MAX);
     auto copy = std::make_shared<DevicePattern>();
     const bool is_made = tiles.Take(pattern, 0) && tiles.Flush() &&
@@ -149,6 +149,12 @@ std::shared_ptr<const DevicePattern> DevicePattern::Of(Stream& stream, const Pat
     return is_made ? copy : nullptr;
   };
   return std::static_pointer_cast<const DevicePattern>(pattern.copies->Of(stream, make));
+}
+
+int64_t DevicePattern::bytes() const {
+  int64_t bytes = 0;
+  for (const auto& buffer : buffers_) bytes += buffer->bytes();
+  return bytes;
 }
 
 void DevicePattern::Hold(Stream& stream, std::shared_ptr<const DevicePattern> copy) {
@@ -176,7 +182,8 @@ int64_t DevicePattern::MostBytes(const Device& device) { return device.info().me
 DeviceStatus DevicePattern::TooLarge(const Device& device) {
   return {DeviceStatus::Code::kTooLarge,
           device.info().name + ": tiles of the patterns of a request must take at most " +
-              std::to_string(MostBytes(device)) + " bytes there, these take more"};
+              std::to_string(MostBytes(device)) +
+              " bytes there, these take more; \"cpu\" has no such limit"};
 }
 
 int64_t DevicePattern::LeastBytes(const StoredTiles& tiles, int64_t term_bytes) {

@@ -17,9 +17,9 @@ class StoredTiles;
 
 // What a pattern computes (Run::kComputed) is stored here: equal masks mostly once, tiles that show
 // nothing not at all. Of one that computes nothing there is one copy for a device, made in work of
-// the stream that needs it first and released with the pattern: it takes about as much memory as
-// the pattern, whose cache is bounded. Of one that computes, which keeps less on the host than its
-// tiles take here, each launch makes a copy of its own; plans count it as workspace.
+// the stream that needs it first and released with the pattern, whose cache is bounded: each launch
+// that reads it counts its memory as workspace. Of one that computes, which keeps less on the host
+// than its tiles take here, each launch makes a copy of its own in its workspace.
 class DevicePattern {
  public:
   // The copy of a pattern that computes nothing, which `stream` may use. Until the work that the
@@ -62,6 +62,7 @@ class DevicePattern {
   int64_t computed_pairs() const { return computed_pairs_; }
   // What counts towards MostBytes.
   int64_t computed_bytes() const { return computed_bytes_; }
+  int64_t bytes() const;  // of device memory
 
  private:
   // `tiles` keeps the memory of masks and terms.

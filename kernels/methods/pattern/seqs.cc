@@ -146,6 +146,7 @@ PatternSeqs SeqsOf(Ops& ops, const Inputs& in, bool causal, const std::vector<bo
         if (shares_pattern) continue;
         added.patterns *= group.count;
         added.pattern_tiles *= static_cast<double>(group.count);
+        added.pattern_bytes *= group.count;
       }
       PairTotal more = made.pairs;
       more.known *= static_cast<double>(group.count);

@@ -316,6 +316,7 @@ ReformerSeqs ReformerSeqsOf(Ops& ops, const Inputs& in, const O& o,
         made[i].count = count;
         made[i].patterns *= count;
         made[i].pattern_tiles *= static_cast<double>(count);
+        made[i].pattern_bytes *= count;
         seqs.parts[i][p].push_back(std::move(made[i]));
       }
     }

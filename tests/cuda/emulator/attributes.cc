@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <mutex>
+#include <utility>
 
 #include "devices.h"
 
@@ -55,7 +58,27 @@ cudaError_t CheckOrdinal(int device) {
   return device < 0 || device >= machine.devices ? cudaErrorInvalidDevice : cudaSuccess;
 }
 
+// By device and kernel, for all threads.
+struct AllowedShared {
+  std::mutex mu;
+  std::map<std::pair<const Device*, const void*>, int> bytes;
+};
+AllowedShared& Allowed() {
+  static AllowedShared& allowed = *new AllowedShared;
+  return allowed;
+}
+
 }  // namespace
+
+int AllowedSharedBytes(const void* kernel) {
+  if (kernel == nullptr) return machine.shared_bytes;
+  AllowedShared& allowed = Allowed();
+  const std::lock_guard lock(allowed.mu);
+  const auto known = allowed.bytes.find({&CurrentDevice(), kernel});
+  return std::min(machine.shared_bytes,
+                  known == allowed.bytes.end() ? kStaticSharedBytes : known->second);
+}
+
 }  // namespace emu
 
 using namespace emu;
@@ -112,7 +135,10 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
   if (const cudaError_t e = CheckContext(CurrentDevice()); e != cudaSuccess) return Report(e);
   if (kernel == nullptr) return Report(cudaErrorInvalidDeviceFunction);
   if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) {
-    return Report(value < 0 || value > machine.shared_bytes ? cudaErrorInvalidValue : cudaSuccess);
+    if (value < 0 || value > machine.shared_bytes) return Report(cudaErrorInvalidValue);
+    AllowedShared& allowed = Allowed();
+    const std::lock_guard lock(allowed.mu);
+    allowed.bytes[{&CurrentDevice(), kernel}] = value;
   }
   return cudaSuccess;
 }

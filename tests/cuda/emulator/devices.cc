@@ -109,6 +109,8 @@ cudaError_t cudaSetDevice(int device) {
   return Report(GetDevice(device).error);
 }
 
+cudaError_t cudaSetDeviceFlags(unsigned) { return Report(CheckContext(CurrentDevice())); }
+
 cudaError_t cudaGetDevice(int* device) {
   *device = current;
   return Report(CheckDriver());

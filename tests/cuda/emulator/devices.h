@@ -30,6 +30,10 @@ cudaError_t CheckContext(const Device& device);
 // Prints the message and aborts: what a program of this project must never do.
 [[noreturn]] void Misuse(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
+// Shared memory that a launch of the kernel may ask for on the current device: 48 KiB, or what
+// cudaFuncSetAttribute has allowed. Null, of tests: all there is.
+int AllowedSharedBytes(const void* kernel);
+
 // Whether the call that counts `fault` down is the one to fail.
 bool IsFaulty(std::atomic<int64_t>* fault);
 

@@ -27,8 +27,9 @@ cudaError_t AddLaunch(cudaStream_t stream, const LaunchShape& shape,
       threads == 0 || threads > kThreads || b.z > 64) {
     return Report(cudaErrorInvalidConfiguration);
   }
-  if (shape.shared_bytes > static_cast<size_t>(machine.shared_bytes))
+  if (shape.shared_bytes > static_cast<size_t>(AllowedSharedBytes(shape.kernel))) {
     return Report(cudaErrorInvalidValue);
+  }
   queue->Add({.run = [shape, body = std::move(thread_body)] { RunLaunch(shape, body); },
               .fails = IsFaulty(&faults.launch)});
   return cudaSuccess;
