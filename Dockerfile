@@ -85,6 +85,9 @@ EXPOSE 8001 8002
 # Results of self-tests of GPUs: a volume here keeps them (compose.yaml). The server writes no other
 # file, and does without these where the file system is read-only.
 ENV ATTND_CACHE_DIR=/var/cache/attnd
+# Where the driver keeps what it compiles for GPUs that are newer than the machine code: minutes of
+# a start, the root file system is read-only.
+ENV CUDA_CACHE_PATH=/var/cache/attnd/cuda
 RUN install -d -o 10001 -g 10001 /var/cache/attnd
 # A number, so that Kubernetes can verify runAsNonRoot.
 USER 10001:10001
