@@ -32,6 +32,8 @@ template <class P>
 struct GradList {
   ProblemList<P> list;
   LaunchShape shape;
+  double longest = 0;  // seconds that some block takes, however many processors there are
+  int64_t rounds = 1;
 
   // is_rare: as a rule the blocks find nothing to do.
   void Add(const P& problem, int64_t blocks, size_t shared_bytes, double seconds,
@@ -42,12 +44,37 @@ struct GradList {
     shape.most_seconds += seconds;
     if (!is_rare) shape.seconds += seconds;
   }
+  // With `lanes`, which few blocks leave idle: blocks that the device runs at its full rate. Of the
+  // kernels that add up in rounds; problems with fewer of them have nothing to do in the last.
+  void AddRounds(const P& problem, int64_t blocks, size_t shared_bytes, double seconds,
+                 double lanes, int64_t of_problem) {
+    Add(problem, blocks, shared_bytes, seconds);
+    if (blocks <= 0) return;
+    longest = std::max(longest, seconds * lanes / static_cast<double>(blocks));
+    rounds = std::max(rounds, of_problem);
+  }
   DeviceStatus Launch(CudaDevice& device, Stream& stream, int threads,
                       void (*kernel)(Problems<P>)) {
     if (list.empty()) return {};
     shape.threads = threads;
     shape.seconds += Cuda::kLaunchSeconds;
     return LaunchOver(device, stream, shape, kernel, list);
+  }
+  DeviceStatus LaunchRounds(CudaDevice& device, Stream& stream, int threads,
+                            void (*kernel)(Problems<P>, int64_t)) {
+    if (list.empty()) return {};
+    shape.threads = threads;
+    const auto launches = static_cast<double>(rounds);
+    shape.seconds = std::max(shape.seconds, longest) + launches * Cuda::kLaunchSeconds;
+    // A plan counts all rounds at once: there may be many.
+    if (stream.is_dry()) return LaunchOver(device, stream, shape, kernel, list, int64_t{0});
+    shape.seconds /= launches;
+    shape.most_seconds /= launches;
+    DeviceStatus status;
+    for (int64_t round = 0; status.ok() && round < rounds; ++round) {
+      status = LaunchOver(device, stream, shape, kernel, list, round);
+    }
+    return status;
   }
 };
 
@@ -81,12 +108,17 @@ class GradLaunch {
     // nvcc takes an assignment for a result that is ignored.
     static_cast<void>(status_ = list.Launch(device_, stream_, threads, kernel));
   }
+  void RunRounds(GradList<GradData>& list, int threads,
+                 void (*kernel)(Problems<GradData>, int64_t)) {
+    if (!status_.ok()) return;
+    static_cast<void>(status_ = list.LaunchRounds(device_, stream_, threads, kernel));
+  }
 
   CudaDevice& device_;
   Stream& stream_;
   const GradTiles tiles_;
   DeviceStatus status_;
-  GradList<GradParts> zeros_, sums_;
+  GradList<GradParts> zeros_, group_sums_, sums_;
   GradList<GradHeads> head_sums_;
   GradList<GradData> rows_, sizes_, spread_, list_queries_, list_keys_, list_bias_;
   GradList<GradData> queries_[kGradTypes][2][2], keys_[kGradTypes][2][2], bias_[kGradTypes];
@@ -101,6 +133,7 @@ void GradLaunch::Add(const GradPlan& plan) {
     }
   };
   parts(plan.zeros, &zeros_);
+  parts(plan.group_sums, &group_sums_);
   parts(plan.sums, &sums_);
   const double rows = static_cast<double>(plan.heads() * plan.Nq);
   rows_.Add(plan.data, plan.row_blocks(), simt::SharedBytes<float>(kGradThreads / 32),
@@ -144,8 +177,9 @@ void GradLaunch::AddTiles(const GradPlan& plan) {
                                                       query_seconds, plan.wide_queries);
   keys_[type][plan.key_units][p.a.has_terms].Add(p, plan.key_blocks(), plan.shared_bytes,
                                                  key_seconds, plan.wide_keys);
-  bias_[type].Add(p, plan.bias_blocks(), plan.shared_bytes,
-                  TensorSeconds(plan, plan.Flops(1, 1)) + relative);
+  bias_[type].AddRounds(p, plan.bias_blocks(), plan.shared_bytes,
+                        TensorSeconds(plan, plan.Flops(1, 1)) + relative,
+                        CudaOf(device_).processors, p.bias_shares.rounds());
 }
 
 void GradLaunch::AddWide(const GradPlan& plan) {
@@ -166,7 +200,10 @@ void GradLaunch::AddLists(const GradPlan& plan) {
   if (plan.needs_keys) {
     list_keys_.Add(plan.data, plan.list_blocks(plan.Hkv, plan.Nk), 0, seconds);
   }
-  list_bias_.Add(plan.data, plan.bias_blocks(), 0, seconds);
+  // Warps that a processor runs at once.
+  constexpr int kLanes = kListBlocks * kListWarps;
+  list_bias_.AddRounds(plan.data, plan.bias_blocks(), 0, seconds,
+                       kLanes * CudaOf(device_).processors, plan.data.bias_shares.rounds());
 }
 
 DeviceStatus GradLaunch::Launch() {
@@ -186,11 +223,12 @@ DeviceStatus GradLaunch::Launch() {
         Run(keys_[n][units][terms], kGradThreads, kernels.keys[units][terms]);
       }
     }
-    Run(bias_[n], kGradThreads, kernels.bias);
+    RunRounds(bias_[n], kGradThreads, kernels.bias);
   }
   Run(list_queries_, kListThreads, GradListQueries);
   Run(list_keys_, kListThreads, GradListKeys);
-  Run(list_bias_, 32, GradListBias);
+  RunRounds(list_bias_, 32, GradListBias);
+  Run(group_sums_, GradParts::kThreads, GradSumParts);
   Run(sums_, GradParts::kThreads, GradSumParts);
   Run(head_sums_, kGradThreads, GradHeadSums);
   return status_;

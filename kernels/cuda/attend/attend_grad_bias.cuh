@@ -1,5 +1,6 @@
-// The gradient of a bias of attend that repeats, or whose rows come in gather orders: a block for a
-// tile of the gradient, or for a plane of it, that meets all pairs it sums over in a fixed order.
+// The gradient of a bias of attend that repeats, or whose rows come in gather orders. A block meets
+// pairs in a fixed order: those of its items (BiasShares) in a tile of the gradient; in gather
+// orders, where tiles of a head have rows of their own, in a tile of queries.
 //
 // Bound: FLOPs of tensor cores, 2 products of 64 x 64 x D a pair of tiles.
 #pragma once
@@ -14,9 +15,15 @@ namespace attnd::cuda::attend_grad {
 template <class T>
 class GradBias {
  public:
-  SIMT_FN GradBias(const GradData& problem, simt::SharedTiles& shared, int64_t q_tile,
-                   int64_t k_tile)
-      : p(problem), pair_(problem, shared), q_tile_(q_tile), k_tile_(k_tile) {
+  // share: counted through all planes.
+  SIMT_FN GradBias(const GradData& problem, simt::SharedTiles& shared, int q_tile, int k_tile,
+                   int share, int64_t round)
+      : p(problem),
+        pair_(problem, shared),
+        q_tile_(q_tile),
+        k_tile_(k_tile),
+        share_(share),
+        round_(static_cast<int>(round)) {
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
 #pragma unroll
@@ -24,42 +31,42 @@ class GradBias {
     }
   }
 
-  // All pairs of a head that the block sums over.
-  SIMT_FN void Run(int64_t b, int64_t h) {
-    const AttendHead head = AttendHead::Of(p.a, b, h);
-    const bool all_queries = !p.bias_in_order || p.bias_q, all_keys = !p.bias_in_order || p.bias_k;
-    const int64_t q_tiles = (head.queries + kSide - 1) / kSide;
-    const int64_t k_tiles = (head.keys + kSide - 1) / kSide;
+  // The pairs of item `n` of the block. False: there is none.
+  SIMT_FN bool Run(int n) {
+    const BiasPlace place = Here();
+    if (place.first + n >= place.end) return false;
+    const BiasItem item = p.BiasItemOf(place, place.first + n);
+    const AttendHead head = AttendHead::Of(p.a, item.b, item.h);
+    const Tiles q = TilesOf(head.queries, p.bias_q, q_tile_, item.q_part, p.bias_shares.q_parts);
+    const Tiles k = TilesOf(head.keys, p.bias_k || !p.bias_in_order, k_tile_, item.k_part,
+                            p.bias_shares.k_parts);
+    if (k.first >= k.end) return true;
     const GradWants wants = {true, !p.bias_in_order, true, false};
-    int64_t q = all_queries ? 0 : q_tile_;
-    for (; q < (all_queries ? q_tiles : min(q_tiles, q_tile_ + 1)); ++q) {
-      pair_.LoadOwn(b, h, q);
-      pair_.StartWalk(q, all_keys ? k_tiles : min(k_tiles, k_tile_ + 1));
+    for (int tile = q.first; tile < q.end; ++tile) {
+      pair_.LoadOwn(item.b, item.h, tile);
+      pair_.StartWalk(tile, k.first, k.end);
       while (true) {
         const GradStep step = pair_.Step();
         if (step.done) break;
-        if (all_keys || step.other_tile == k_tile_) {
-          Fragment weights, dscores;
-          pair_.Weigh(step, wants, weights, dscores);
-          if (p.bias_in_order) {
+        Fragment weights, dscores;
+        pair_.Weigh(step, wants, weights, dscores);
+        if (p.bias_in_order) {
 #pragma unroll
-            for (int n = 0; n < 8; ++n) {
+          for (int n = 0; n < 8; ++n) {
 #pragma unroll
-              for (int i = 0; i < 4; ++i) sums_[n][i] += dscores[n][i];
-            }
-          } else {
-            AddTile(b, h);
+            for (int i = 0; i < 4; ++i) sums_[n][i] += dscores[n][i];
           }
         } else {
-          __syncthreads();
+          AddTile();
         }
         pair_.NextStep();
       }
     }
+    return true;
   }
 
-  // Of rows in natural order.
-  SIMT_FN void Store(int64_t b, int64_t h) const {
+  // Of rows in natural order; adds to what an earlier round has stored.
+  SIMT_FN void Store() const {
     __syncthreads();
     pair_.WriteScores(sums_);
     __syncthreads();
@@ -73,26 +80,42 @@ class GradBias {
       for (int x = 1; x < kSide; ++x) scores[t * kScoreStride] += scores[t * kScoreStride + x];
     }
     __syncthreads();
-    const int64_t rows = p.bias_q ? 1 : min(p.a.Nq - q_tile_ * kSide, int64_t{kSide});
-    const int64_t columns = p.bias_k ? 1 : min(p.a.Nk - k_tile_ * kSide, int64_t{kSide});
+    const int64_t rows = p.bias_q ? 1 : min(p.a.Nq - int64_t{q_tile_} * kSide, int64_t{kSide});
+    const int64_t columns = p.bias_k ? 1 : min(p.a.Nk - int64_t{k_tile_} * kSide, int64_t{kSide});
     const Plane& to = p.bias_sums;
-    for (int at = t; at < kSide * kSide; at += kGradThreads) {
-      const int row = at / kSide, column = at % kSide;
+    const int64_t at = Here().at;
+    for (int n = t; n < kSide * kSide; n += kGradThreads) {
+      const int row = n / kSide, column = n % kSide;
       if (row >= rows || column >= columns) continue;
-      StoreFloat(
-          to.data, to.dtype,
-          to.Head(b, h) + (q_tile_ * kSide + row) * to.row + (k_tile_ * kSide + column) * to.column,
-          scores[row * kScoreStride + column]);
+      const int64_t place = at + (int64_t{q_tile_} * kSide + row) * to.row +
+                            (int64_t{k_tile_} * kSide + column) * to.column;
+      float sum = scores[row * kScoreStride + column];
+      if (round_ > 0) sum += LoadFloat(to.data, to.dtype, place);
+      StoreFloat(to.data, to.dtype, place, sum);
     }
   }
 
  private:
+  // Found again where it is used: registers hold sums.
+  SIMT_FN BiasPlace Here() const { return p.BiasPlaceOf(share_, round_); }
+
+  // In 32 bits, for the same reason.
+  struct Tiles {
+    int first, end;
+  };
+  // Of `slots`: a part of all tiles, or the one tile.
+  SIMT_FN static Tiles TilesOf(int64_t slots, bool is_all, int tile, int64_t part, int64_t parts) {
+    const int64_t tiles = (slots + kSide - 1) / kSide;
+    if (!is_all) return {tile, tile < tiles ? tile + 1 : 0};
+    return {static_cast<int>(tiles * part / parts), static_cast<int>(tiles * (part + 1) / parts)};
+  }
+
   // Several slots may be one key: a thread adds what belongs to one row of the gradient in the
   // order of slots.
-  SIMT_FN void AddTile(int64_t b, int64_t h) const {
+  SIMT_FN void AddTile() const {
     __syncthreads();
     const Plane& to = p.bias_sums;
-    float* plane = static_cast<float*>(to.data) + to.Head(p.bias_b ? 0 : b, p.bias_h ? 0 : h);
+    float* plane = static_cast<float*>(to.data) + Here().at;
     float* scores = pair_.m.scores;
     const int t = threadIdx.x;
     if (p.bias_q) {
@@ -114,24 +137,27 @@ class GradBias {
   const GradData& p;
   GradPair<T, GradPass::kBias, /*kTerms=*/true> pair_;
   Fragment sums_;
-  const int64_t q_tile_, k_tile_;
+  const int q_tile_, k_tile_;
+  const int share_, round_;
 };
 
 template <class T>
 __global__ void __launch_bounds__(kGradThreads, kGradBlocks)
-    GradBiasTiles(const __grid_constant__ Problems<GradData> problems) {
+    GradBiasTiles(const __grid_constant__ Problems<GradData> problems, const int64_t round) {
   const auto [p, block, index] = FindPlace(problems);
   const int64_t k_tiles = p.bias_in_order && !p.bias_k ? (p.a.Nk + kSide - 1) / kSide : 1;
-  const int64_t q_tiles = p.bias_in_order && !p.bias_q ? (p.a.Nq + kSide - 1) / kSide : 1;
-  const int64_t k_tile = block % k_tiles, q_tile = block / k_tiles % q_tiles;
-  const int64_t plane = block / k_tiles / q_tiles;
-  const int64_t heads = p.bias_h ? 1 : p.a.H, b = plane / heads, h = plane % heads;
+  const int64_t in_order = (p.a.Nq + kSide - 1) / kSide;
+  const int64_t q_tiles = p.bias_q ? 1 : p.bias_in_order ? in_order : p.query_tiles;
+  const int k_tile = static_cast<int>(block % k_tiles);
+  const int q_tile = static_cast<int>(block / k_tiles % q_tiles);
+  const int share = static_cast<int>(block / k_tiles / q_tiles);
+  const BiasPlace place = p.BiasPlaceOf(share, round);
+  // The first round stores zeros of shares without items.
+  if (place.first >= place.end && round > 0) return;
   simt::SharedTiles shared;
-  GradBias<T> bias(p, shared, q_tile, k_tile);
-  for (int64_t of_b = b; of_b < (p.bias_b ? p.a.B : b + 1); ++of_b) {
-    for (int64_t of_h = h; of_h < (p.bias_h ? p.a.H : h + 1); ++of_h) bias.Run(of_b, of_h);
-  }
-  if (p.bias_in_order) bias.Store(b, h);
+  GradBias<T> bias(p, shared, q_tile, k_tile, share, round);
+  for (int n = 0; bias.Run(n); ++n) continue;
+  if (p.bias_in_order) bias.Store();
 }
 
 }  // namespace attnd::cuda::attend_grad

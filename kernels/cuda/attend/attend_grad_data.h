@@ -17,6 +17,31 @@ struct GradRow {
   float factor;  // row_weight
 };
 
+// How blocks share out what a number of dbias sums over where bias repeats: items, each a part of a
+// head, the heads one after another. Shares of consecutive items have sums of their own, which are
+// added up in the end. A launch takes some items of each share, so that its blocks end soon, and
+// later launches add to the same sums. All follow from the shape of one gradient: the same bits in
+// any batch.
+struct BiasShares {
+  int64_t shares = 1;                // of a plane of dbias
+  int64_t apart = 0;                 // elements of bias_sums from share to share
+  int64_t q_parts = 1, k_parts = 1;  // of a head
+  int64_t items = 1, of_share = 1, of_round = 1;
+
+  int64_t rounds() const { return (of_share + of_round - 1) / of_round; }
+};
+// Query rows of an item of lists where bias repeats over queries.
+constexpr int64_t kListBiasRows = 16;
+// What a block does of them in one round.
+struct BiasPlace {
+  int64_t b, h;        // of the plane of dbias
+  int64_t at;          // where the sums begin
+  int64_t first, end;  // items
+};
+struct BiasItem {
+  int64_t b, h, q_part, k_part;
+};
+
 struct GradData {
   AttendData a;
   Plane dout;              // data null: zero
@@ -35,8 +60,9 @@ struct GradData {
   float* head_sizes;  // [B,H]: the largest of them
   // Gradients; data null: not wanted. Where terms repeat, sums of one head: dense float32.
   Plane dq, dk, dv, dq_rel, dtable;
-  Plane dbias;                          // where it repeats nothing and rows are in order; else:
-  Plane bias_sums;                      // summed over b, h, rows or columns as its strides of 0 say
+  Plane dbias;      // where it repeats nothing and rows are in order; else:
+  Plane bias_sums;  // summed over b, h, rows or columns as its strides of 0 say
+  BiasShares bias_shares;
   bool bias_b, bias_h, bias_q, bias_k;  // which of them it sums over
   bool bias_in_order;                   // no sequence gathers
   float* slope_sums;                    // [B,H,Nq]
@@ -54,6 +80,21 @@ struct GradData {
   int32_t *careful_queries, *careful_keys;
 
   SIMT_FN GradRow* RowsOf(int64_t b, int64_t h) const { return rows + (b * a.H + h) * a.Nq; }
+  // `share`: counted through all planes.
+  SIMT_FN BiasPlace BiasPlaceOf(int64_t share, int64_t round) const {
+    const BiasShares& s = bias_shares;
+    const int64_t plane = share / s.shares, of_plane = share % s.shares;
+    const int64_t heads = bias_h ? 1 : a.H, b = plane / heads, h = plane % heads;
+    const int64_t begin = of_plane * s.of_share, first = begin + round * s.of_round;
+    const int64_t end = min(min(begin + s.of_share, s.items), first + s.of_round);
+    return {b, h, bias_sums.Head(b, h) + of_plane * s.apart, first, end};
+  }
+  SIMT_FN BiasItem BiasItemOf(const BiasPlace& place, int64_t item) const {
+    const int64_t parts = bias_shares.q_parts * bias_shares.k_parts, head = item / parts;
+    const int64_t part = item - head * parts, heads = bias_h ? a.H : 1;
+    return {bias_b ? head / heads : place.b, bias_h ? head % heads : place.h,
+            part / bias_shares.k_parts, part % bias_shares.k_parts};
+  }
 };
 
 // Gradients of numbers of heads: of slopes from sums of rows, of sinks from rows.

@@ -13,7 +13,7 @@ struct GradKernels {
   // [of kGradUnits][whether scores have terms]
   void (*queries[2][2])(Problems<GradData>);
   void (*keys[2][2])(Problems<GradData>);
-  void (*bias)(Problems<GradData>);
+  void (*bias)(Problems<GradData>, int64_t round);  // of BiasShares
   // By wide tiles of 64 columns and of 128; null for float32.
   void (*wide_queries[2])(Problems<GradData>);
   void (*wide_keys[2])(Problems<GradData>);

@@ -169,36 +169,34 @@ __global__ void __launch_bounds__(kListThreads, kListBlocks)
   }
 }
 
-// A block for a row of dbias, which holds zeros: warps cannot share one.
+// A block for a share of a row of dbias, which holds zeros before: warps cannot share one.
 __global__ void __launch_bounds__(32, kListBlocks* kListWarps)
-    GradListBias(const __grid_constant__ Problems<GradData> problems) {
+    GradListBias(const __grid_constant__ Problems<GradData> problems, const int64_t round) {
   const auto [p, block, index] = FindPlace(problems);
-  const int64_t rows = p.bias_q ? 1 : p.a.Nq, heads = p.bias_h ? 1 : p.a.H;
-  const int64_t to_row = block % rows, to_h = block / rows % heads, to_b = block / rows / heads;
-  const Plane& to = p.bias_sums;
-  const int64_t at = to.Head(to_b, to_h) + to_row * to.row;
+  const int64_t rows = p.bias_q ? 1 : p.a.Nq, to_row = block % rows;
+  const BiasPlace place = p.BiasPlaceOf(block / rows, round);
+  float* const to = static_cast<float*>(p.bias_sums.data) + place.at + to_row * p.bias_sums.row;
   const ListWarp warp(p);
   float total = 0;
-  for (int64_t b = to_b; b < (p.bias_b ? p.a.B : to_b + 1); ++b) {
-    for (int64_t h = to_h; h < (p.bias_h ? p.a.H : to_h + 1); ++h) {
-      const AttendHead head = AttendHead::Of(p.a, b, h);
-      const Slope slope = Slope::Of(p.a, b, h);
-      for (int64_t i = to_row; i < (p.bias_q ? head.nq : to_row + 1); ++i) {
-        const GradRow row = p.RowsOf(b, h)[i];
-        if (row.lse_low == INFINITY) continue;
-        const Listed list = KeysOf(head, i);
-        for (const int32_t* key = list.begin; key != list.end; ++key) {
-          const ListPair pair = warp.Weigh(head, row, slope, i, *key, true);
-          if (!pair.sees) continue;
-          total += pair.dscore;
-          if (p.bias_k || threadIdx.x != 0) continue;
-          float* sum = static_cast<float*>(to.data) + at + *key * to.column;
-          *sum += pair.dscore;
-        }
+  for (int64_t n = place.first; n < place.end; ++n) {
+    const BiasItem item = p.BiasItemOf(place, n);
+    const AttendHead head = AttendHead::Of(p.a, item.b, item.h);
+    const Slope slope = Slope::Of(p.a, item.b, item.h);
+    const int64_t first = p.bias_q ? item.q_part * kListBiasRows : to_row;
+    const int64_t end = p.bias_q ? min(head.nq, first + kListBiasRows) : to_row + 1;
+    for (int64_t i = first; i < end; ++i) {
+      const GradRow row = p.RowsOf(item.b, item.h)[i];
+      if (row.lse_low == INFINITY) continue;
+      const Listed list = KeysOf(head, i);
+      for (const int32_t* key = list.begin; key != list.end; ++key) {
+        const ListPair pair = warp.Weigh(head, row, slope, i, *key, true);
+        if (!pair.sees) continue;
+        total += pair.dscore;
+        if (!p.bias_k && threadIdx.x == 0) to[*key * p.bias_sums.column] += pair.dscore;
       }
     }
   }
-  if (p.bias_k && threadIdx.x == 0) static_cast<float*>(to.data)[at] = total;
+  if (p.bias_k && threadIdx.x == 0) *to += total;
 }
 
 }  // namespace attnd::cuda::attend_grad

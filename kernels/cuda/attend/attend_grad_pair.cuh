@@ -65,6 +65,14 @@ class GradPair {
     *m.walk = TileWalk(side, row, tiles, 0, INT64_MAX);
     Publish();
   }
+  // Likewise, over tiles [first, end) of the keys alone.
+  SIMT_FN void StartWalk(int64_t row, int64_t first, int64_t end) const {
+    static_assert(kPass != GradPass::kKeys);
+    if (threadIdx.x > 0) return;
+    const PatternData* pattern = head().pattern;
+    *m.walk = TileWalk::From(pattern == nullptr ? nullptr : &pattern->by_query, row, end, first);
+    Publish();
+  }
   SIMT_FN void NextStep() const {
     if (threadIdx.x > 0) return;
     m.walk->Next();

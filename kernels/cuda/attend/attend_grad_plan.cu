@@ -11,7 +11,15 @@ namespace {
 // Two blocks of an H100's processor: one has too few warps to hide what they wait for.
 constexpr size_t kMostShared = size_t{112} << 10;
 
-// A gradient: dimensions of 1 repeat.
+size_t SharedBytesOf(GradType type, int chunks) {
+  return type == GradType::kF32 ? GradShared<float>::Bytes(chunks)
+                                : GradShared<simt::f16>::Bytes(chunks);
+}
+
+int PartsOf(int units, int of_block) { return std::max(1, (units + of_block - 1) / of_block); }
+
+}  // namespace
+
 Plane GradientPlane(const View& view) {
   Plane plane = Plane::Of(view);
   int64_t* const strides[] = {&plane.b, &plane.h, &plane.row, &plane.column};
@@ -24,15 +32,6 @@ Plane GradientPlane(const View& view) {
 Plane FloatPlane(float* data, int64_t heads, int64_t rows, int64_t width) {
   return {data, heads * rows * width, rows * width, width, 1, DType::kF32};
 }
-
-size_t SharedBytesOf(GradType type, int chunks) {
-  return type == GradType::kF32 ? GradShared<float>::Bytes(chunks)
-                                : GradShared<simt::f16>::Bytes(chunks);
-}
-
-int PartsOf(int units, int of_block) { return std::max(1, (units + of_block - 1) / of_block); }
-
-}  // namespace
 
 GradPlan::GradPlan(const AttendGradProblem& grad, const AttendParams& params, bool dry)
     : problem(grad), is_dry(dry) {
@@ -148,13 +147,6 @@ void GradPlan::ChooseWide() {
                                      : WideShared<T, GradPass::kKeys, 128>::Bytes();
 }
 
-void GradPlan::PlanBias() {
-  if (!needs_bias) return;
-  const Shape& s = problem.dterms.bias.shape;
-  data.bias_b = s[0] == 1, data.bias_h = s[1] == 1;
-  data.bias_q = s[2] == 1, data.bias_k = s[3] == 1;
-}
-
 void GradPlan::Zero(const Plane& to, int64_t planes_b, int64_t planes_h, int64_t rows,
                     int64_t width) {
   zeros.push_back({.B = planes_b, .H = planes_h, .to = to, .rows = rows, .width = width});
@@ -197,7 +189,7 @@ void GradPlan::SumHeads(const View& gradient, bool is_sinks) {
 }
 
 void GradPlan::Place(GradMemory* memory) {
-  zeros.clear(), sums.clear(), head_sums.clear();
+  zeros.clear(), group_sums.clear(), sums.clear(), head_sums.clear();
   const AttendTermGrads& d = problem.dterms;
   const int64_t all_rows = B * H * Nq;
   data.rows = memory->Take<GradRow>(all_rows);
@@ -272,34 +264,9 @@ void GradPlan::Place(GradMemory* memory) {
   if (gathers && data.key_first > 0) keys(problem.dk, d.k2, D, &data.dk_sums);
   if (gathers && data.key_second > 0) keys(problem.dv, d.v2, Dv, &data.dv_sums);
   if (!Wants(d.bias)) return;
-  const Shape& s = d.bias.shape;
-  if (!needs_bias) {
-    data.dbias = GradientPlane(d.bias);
-    Zero(data.dbias, B, H, Nq, Nk);
-    return;
-  }
-  data.bias_sums = GradientPlane(d.bias);
-  if (is_listed && d.bias.dtype != DType::kF32) {
-    auto* floats = memory->Take<float>(s.size());
-    data.bias_sums = {floats,
-                      data.bias_b ? 0 : s[1] * s[2] * s[3],
-                      data.bias_h ? 0 : s[2] * s[3],
-                      data.bias_q ? 0 : s[3],
-                      data.bias_k ? 0 : 1,
-                      DType::kF32};
-    ZeroFloats(floats, s.size());
-    sums.push_back({.parts = floats,
-                    .B = s[0],
-                    .H = s[1],
-                    .count = 1,
-                    .all_rows = s[2],
-                    .to = GradientPlane(d.bias),
-                    .rows = s[2],
-                    .width = s[3],
-                    .factor = 1});
-  } else if (gathers || is_listed) {
-    Zero(data.bias_sums, s[0], s[1], s[2], s[3]);
-  }
+  if (needs_bias) return PlaceBias(memory);
+  data.dbias = GradientPlane(d.bias);
+  Zero(data.dbias, B, H, Nq, Nk);
 }
 
 int64_t GradPlan::query_blocks() const {
@@ -312,15 +279,6 @@ int64_t GradPlan::key_blocks() const {
   if (!needs_keys) return 0;
   const int64_t tiles = data.key_shares > 0 ? data.key_shares : data.key_tiles;
   return B * Hkv * tiles * data.key_parts;
-}
-
-int64_t GradPlan::bias_blocks() const {
-  if (!needs_bias) return 0;
-  const int64_t planes = (data.bias_b ? 1 : B) * (data.bias_h ? 1 : H);
-  if (is_listed) return planes * (data.bias_q ? 1 : Nq);
-  const int64_t q_tiles = data.bias_in_order && !data.bias_q ? CeilDiv64(Nq) : 1;
-  const int64_t k_tiles = data.bias_in_order && !data.bias_k ? CeilDiv64(Nk) : 1;
-  return planes * q_tiles * k_tiles;
 }
 
 int64_t GradPlan::list_blocks(int64_t heads_of_rows, int64_t rows) const {

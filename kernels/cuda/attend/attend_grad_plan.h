@@ -33,6 +33,11 @@ class GradMemory {
   int64_t bytes_ = 0;
 };
 
+// A gradient: dimensions of 1 repeat.
+Plane GradientPlane(const View& view);
+// Dense [..,heads,rows,width].
+Plane FloatPlane(float* data, int64_t heads, int64_t rows, int64_t width);
+
 struct GradPlan {
   GradPlan(const AttendGradProblem& problem, const AttendParams& params, bool is_dry);
   // Takes what the problem needs, and lists the sums and the zeros of it.
@@ -41,7 +46,7 @@ struct GradPlan {
   int64_t row_blocks() const { return heads() * CeilDiv64(Nq); }
   int64_t query_blocks() const;
   int64_t key_blocks() const;
-  int64_t bias_blocks() const;
+  int64_t bias_blocks() const;  // of a round
   int64_t list_blocks(int64_t rows_of_heads, int64_t rows) const;
   int64_t heads() const { return B * H; }
   int64_t wide_query_blocks() const { return wide_queries ? heads() * data.query_tiles : 0; }
@@ -63,7 +68,7 @@ struct GradPlan {
   bool wide_queries = false, wide_keys = false;
   int wide_columns = 0;  // index of GradKernels::wide_queries
   size_t wide_query_bytes = 0, wide_key_bytes = 0;
-  std::vector<GradParts> zeros, sums;
+  std::vector<GradParts> zeros, group_sums, sums;  // in the order in which they run
   std::vector<GradHeads> head_sums;
 
  private:
@@ -74,6 +79,8 @@ struct GradPlan {
   void PlanQueries();
   void PlanKeys();
   void PlanBias();
+  void ShareBias();
+  void PlaceBias(GradMemory* memory);
   void PlaceTerm(const View& gradient, int64_t rows, int64_t width, bool needs_floats,
                  GradMemory* memory, Plane* to);
   void Zero(const Plane& to, int64_t planes_b, int64_t planes_h, int64_t rows, int64_t width);

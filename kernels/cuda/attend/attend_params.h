@@ -150,6 +150,12 @@ class TileWalk {
     }
     Cut();
   }
+  // From tile `first` of the row on.
+  SIMT_FN static TileWalk From(const TileRunRows* side, int64_t row, int64_t tiles, int64_t first) {
+    TileWalk walk(nullptr, 0, tiles, first, INT64_MAX);
+    if (side != nullptr) walk.Find(*side, row, static_cast<int32_t>(first));
+    return walk;
+  }
   SIMT_FN bool done() const { return index_ >= end_; }
   SIMT_FN int32_t index() const { return index_; }
   // All tiles from index() up to here are visible, with the same mask and terms.
@@ -176,6 +182,22 @@ class TileWalk {
     end_ = run_->first + run_->count;
     mask_ = run_->mask;
     terms_ = run_->terms;
+  }
+  // Opens the first run that ends beyond tile `first`, by halves: a row may have as many runs as
+  // tiles, and a walk of one step must not read them all.
+  SIMT_FN void Find(const TileRunRows& side, int64_t row, int32_t first) {
+    index_ = end_ = 0;
+    if (row >= side.rows) return;
+    run_ = side.runs + side.begin[row];
+    last_ = side.runs + side.begin[row + 1];
+    for (int64_t left = last_ - run_; left > 0;) {
+      const int64_t half = left / 2;
+      const bool ends = run_[half].first + run_[half].count <= first;
+      run_ += ends ? half + 1 : 0;
+      left = ends ? left - half - 1 : half;
+    }
+    if (run_ != last_) Open(run_->first < first ? first - run_->first : 0);
+    Cut();
   }
   SIMT_FN void Cut() {
     if (left_ <= 0 || index_ >= tiles_) {

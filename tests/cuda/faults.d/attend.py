@@ -10,6 +10,8 @@ ONCE = "AttendPlain.FiniteBlocksAreComputedOnce"
 ORDERS = "CudaAttend.ThreadsMayRunInAnyOrder"
 LISTS = "Isa/AttendList.ForwardAtEverySize/cuda"
 PARTS = "Isa/AttendTerms.LongRowsAreSplitAndAgreeWithPlainCode/cuda"
+BIAS_SHARES = "AttendGradBiasCuda.SharesOfHeadsAndOfTiles"
+BIAS_ROUNDS = "AttendGradBiasCuda.ManyHeads"
 GRADIENTS = "AttendGradCuda.EveryWidthOfRows"
 SELF_TEST = "SelfTestCuda.EveryPrimitiveAgreesWithTheProcessorAndEveryKernelIsLaunched"
 WIDE = "AttendGradCuda.WideTiles"
@@ -178,6 +180,41 @@ KERNELS = faults_of("attend/", [
      "const uint64_t word = kKeys && mask != nullptr ? mask[column] : own[k];",
      "const uint64_t word = kKeys && mask != nullptr ? mask[RowOf(k * 2)] : own[k];",
      WIDE, "plain", GRAD_BF16),
+    ("wrong tile", "the run that ends before a walk's first tile is opened",
+     "attend_params.h",
+     "run_[half].first + run_[half].count <= first;",
+     "run_[half].first + run_[half].count < first;",
+     "AttendGradBiasCuda.SharesOfOneHead", "plain", "attend_grad_f32.cu"),
+    ("shared sums", "a launch meets what an earlier one has added",
+     "attend_grad_data.h",
+     "first = begin + round * s.of_round;",
+     "first = begin;",
+     BIAS_ROUNDS, "plain", "attend_grad_f32.cu"),
+    ("shared sums", "a later launch stores over the sums of an earlier one",
+     "attend_grad_bias.cuh",
+     "if (round_ > 0) sum += LoadFloat(to.data, to.dtype, place);",
+     "",
+     "AttendGradBiasCuda.RoundsInOrder", "plain", "attend_grad_f32.cu"),
+    ("shared sums", "shares of a plane add to the sums of the first one",
+     "attend_grad_data.h",
+     "bias_sums.Head(b, h) + of_plane * s.apart",
+     "bias_sums.Head(b, h)",
+     BIAS_SHARES, "plain", "attend_grad_f32.cu"),
+    ("shared sums", "lists add to what scratch held before",
+     "attend_grad_bias_plan.cu",
+     "if (adds) ZeroFloats(floats, count);",
+     "",
+     BIAS_SHARES, "plain", ""),
+    ("batch invariance", "how a gradient of bias is shared out depends on other sequences",
+     "attend_grad_bias_plan.cu",
+     "(data.bias_b ? B : 1) * (data.bias_h ? H : 1);",
+     "B * (data.bias_h ? H : 1);",
+     "AttendGradBiasCuda.BatchesHaveTheBitsOfTheirSequences", "plain", ""),
+    ("prediction", "a launch of few blocks is predicted at the rate of the whole device",
+     "attend_grad.cu",
+     "std::max(shape.seconds, longest)",
+     "shape.seconds",
+     "AttendGradBias.FewBlocksArePredictedAtTheRateOfTheirProcessors", "plain", ""),
     ("wrong flag", "wide tiles of keys that are not finite are left to nobody",
      "attend_grad_wide.cuh",
      "p.careful_keys[(of.b * (p.a.H / p.a.group) + of.kv) * p.key_tiles + of.tile] = careful;",
