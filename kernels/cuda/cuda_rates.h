@@ -29,6 +29,14 @@ struct Cuda {
     const double compute = flops_done / flops, move = bytes_moved / bytes_per_second;
     return kLaunchSeconds + (compute > move ? compute : move);
   }
+  // The same of a kernel whose longest block does and moves the last two: a block has one
+  // processor, however many others are idle, and that one its share of the rates.
+  double Seconds(double flops_done, double bytes_moved, double block_flops,
+                 double block_bytes) const {
+    const double all = Seconds(flops_done, bytes_moved);
+    const double longest = Seconds(processors * block_flops, processors * block_bytes);
+    return all > longest ? all : longest;
+  }
 };
 
 // CudaDevice::cuda() for files of kernels, which only see that class declared: nvcc reads each

@@ -84,6 +84,28 @@ DeviceStatus FindStarts(CudaDevice& device, Stream& stream,
       ScatterStartsKernel, list);
 }
 
+bool IsOne(const ScatterRowsOver& over) { return over.sources == 1 && !over.views.columns.given(); }
+
+// What a launch adds to an element of out at most, if all of x is added to that.
+void SetParts(ScatterRowsOver* over) {
+  const View& index = over->views.index;
+  const View& columns = over->views.columns;
+  const int64_t M = std::max<int64_t>(1, index.shape[index.shape.rank - 1]);
+  const int64_t W =
+      columns.given() ? std::max<int64_t>(1, columns.shape[columns.shape.rank - 1]) : 1;
+  const int64_t most = columns.given() ? kPairsOfPart : kRowsOfPart;
+  over->rows_of_part = std::clamp<int64_t>(most / W, 1, M);
+  over->sources_of_part = std::max<int64_t>(1, most / W / M);
+  over->parts = DivideUp(M, over->rows_of_part) * DivideUp(over->sources, over->sources_of_part);
+}
+
+// Floats of ScatterRowsOver::carries.
+int64_t CarriesOf(const ScatterRowsOver& over) {
+  const Shape& out = over.views.out.shape;
+  if (over.parts == 1) return 0;
+  return IsOne(over) ? out.size() / std::max<int64_t>(1, out[out.rank - 2]) : out.size();
+}
+
 ScatterRowsOver OverOf(const ScatterRowsProblem& p) {
   const int rank = p.out.shape.rank - 2;
   const int64_t N = p.out.shape[rank], D = p.out.shape[rank + 1];
@@ -92,6 +114,10 @@ ScatterRowsOver OverOf(const ScatterRowsProblem& p) {
                           .columns = {},
                           .summed = p.out.shape,
                           .sources = 1,
+                          .parts = 1,
+                          .sources_of_part = 1,
+                          .rows_of_part = 0,
+                          .carries = nullptr,
                           .row_blocks = 0,
                           .rows_of_block = 1,
                           .by_quads = !p.columns.given() && HasQuads(p.x) && HasQuads(p.out),
@@ -109,6 +135,7 @@ ScatterRowsOver OverOf(const ScatterRowsProblem& p) {
   const int64_t fair = DivideUp(matrices * N * most, kFewRows);
   over.rows_of_block = static_cast<int>(std::clamp<int64_t>(fair, 1, most));
   over.row_blocks = matrices * DivideUp(N, over.rows_of_block);
+  SetParts(&over);
   return over;
 }
 
@@ -118,7 +145,29 @@ int64_t BlocksOf(const ScatterRowsOver& over) {
   return over.row_blocks * DivideUp(D, columns);
 }
 
-bool IsOne(const ScatterRowsOver& over) { return over.sources == 1 && !over.views.columns.given(); }
+int64_t LongBlocksOf(const ScatterRowsOver& over) {
+  const Shape& out = over.views.out.shape;
+  if (out.size() == 0) return 0;
+  const int64_t D = out[out.rank - 1], matrices = out.size() / D / out[out.rank - 2];
+  const int64_t columns = int64_t{over.by_quads ? kQuad : 1} << over.group_log2;
+  return DivideUp(matrices, kScatterThreads >> over.group_log2) * DivideUp(D, columns);
+}
+
+// Over `parts` of sums, one after the other, where all of x may be added to one element of out.
+DeviceStatus LaunchParts(CudaDevice& device, Stream& stream, LaunchShape shape,
+                         void (*kernel)(Problems<ScatterRowsOver>, int64_t),
+                         ProblemList<ScatterRowsOver>& list, int64_t parts) {
+  constexpr double kMostSeconds = 4e-3;  // 60 ns for each of kRowsOfPart
+  shape.seconds += static_cast<double>(parts - 1) * Cuda::kLaunchSeconds;
+  if (stream.is_dry()) return LaunchOver(device, stream, shape, kernel, list, 0);
+  shape.seconds /= static_cast<double>(parts);
+  if (parts > 1) shape.most_seconds = kMostSeconds;
+  for (int64_t part = 0; part < parts; ++part) {
+    DeviceStatus status = LaunchOver(device, stream, shape, kernel, list, part);
+    if (!status.ok()) return status;
+  }
+  return {};
+}
 
 // Rows that are added.
 double RowsOf(const ScatterRowsProblem& p) {
@@ -151,23 +200,44 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const ScatterRowsArgs
   if (keys == nullptr) return NoMemory(stream);
   if (DeviceStatus status = lists.Sort(device, stream, keys->data()); !status.ok()) return status;
 
+  int64_t shares = 0;
+  for (const ScatterRowsOver& over : overs) shares += ShareOf<float>(CarriesOf(over));
+  const std::shared_ptr<Buffer> carries = shares == 0 ? nullptr : TakeShared(stream, shares);
+  if (shares > 0 && carries == nullptr) return NoMemory(stream);
+
   size_t number = 0;
+  int64_t carry_at = 0;  // in bytes
   for (ScatterRowsOver& over : overs) {
     lists.Place(number++, keys->data(), &over.rows);
     if (over.views.columns.given()) lists.Place(number++, keys->data(), &over.columns);
+    if (over.parts == 1 || stream.is_dry()) continue;
+    over.carries = reinterpret_cast<float*>(static_cast<std::byte*>(carries->data()) + carry_at);
+    carry_at += ShareOf<float>(CarriesOf(over));
   }
   if (DeviceStatus status = FindStarts(device, stream, overs); !status.ok()) return status;
-  ProblemList<ScatterRowsOver> one, many;
-  for (const ScatterRowsOver& over : overs) (IsOne(over) ? one : many).Add(over, BlocksOf(over));
+  ProblemList<ScatterRowsOver> one, long_ones, many;
+  int64_t long_parts = 1, many_parts = 1;
+  for (const ScatterRowsOver& over : overs) {
+    (IsOne(over) ? one : many).Add(over, BlocksOf(over));
+    if (IsOne(over) && over.parts > 1) long_ones.Add(over, LongBlocksOf(over));
+    int64_t& parts = IsOne(over) ? long_parts : many_parts;
+    parts = std::max(parts, over.parts);
+  }
+  const Cuda& cuda = CudaOf(device);
   DeviceStatus status = LaunchOver(device, stream,
                                    {.threads = kScatterThreads,
                                     .shared_bytes = kScatterShared,
-                                    .seconds = CudaOf(device).Seconds(0, one_bytes)},
-                                   ScatterRowsKernel<true>, one);
+                                    .seconds = cuda.Seconds(0, one_bytes)},
+                                   ScatterRowsKernel<true>, one, 0);
   if (!status.ok()) return status;
-  return LaunchOver(device, stream,
-                    {.threads = kScatterThreads, .seconds = CudaOf(device).Seconds(0, many_bytes)},
-                    ScatterRowsKernel<false>, many);
+  // Data decide whether there is any such row: usually there is none.
+  status =
+      LaunchParts(device, stream, {.threads = kScatterThreads, .seconds = Cuda::kLaunchSeconds},
+                  ScatterLongKernel, long_ones, long_parts);
+  if (!status.ok()) return status;
+  return LaunchParts(device, stream,
+                     {.threads = kScatterThreads, .seconds = cuda.Seconds(0, many_bytes)},
+                     ScatterRowsKernel<false>, many, many_parts);
 }
 
 }  // namespace attnd::cuda

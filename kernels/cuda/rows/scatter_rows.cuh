@@ -2,7 +2,8 @@
 // lie side by side, ascending, and a launch finds where those of each value begin; then a group of
 // threads sums some rows of out, each in that order, each thread one or four columns of them. Bound
 // by memory: x is read and out written once, beside 8 bytes a row of x and 4 a row of out. Rows of
-// out that take most of x are bound by the latency of their sum: some 60 ns a row of x.
+// out that take most of x are bound by the latency of their sum, some 60 ns a row of x: launches
+// take parts of such sums, one after the other, and leave them to the next one.
 #pragma once
 
 #include "kernels/cuda/launch.h"
@@ -30,11 +31,20 @@ struct SortedLists {
   }
 };
 
+// Rows of x, or pairs, that a launch adds to an element of out: some milliseconds. Pairs, each of
+// which waits for its element, take several times as long.
+constexpr int64_t kRowsOfPart = int64_t{1} << 16, kPairsOfPart = int64_t{1} << 14;
+
 struct ScatterRowsOver {
   ScatterRowsProblem views;
   SortedLists rows, columns;
   Shape summed;  // leading dimensions of sources that are summed, else 1
   int64_t sources;
+  // One source: kRowsOfPart rows of x each. Else parts of some sources, or of rows of one.
+  int64_t parts, sources_of_part, rows_of_part;
+  // Sums that the next part goes on with: one source: [matrices,D]; else as out, dense. Null where
+  // there is one part.
+  float* carries;
   int64_t row_blocks;
   int rows_of_block;
   bool by_quads;
@@ -112,11 +122,11 @@ SIMT_FN void SumPairs(const View& x, int64_t at, const uint64_t* keys, int begin
   }
 }
 
-// Where a thread works: its columns of rows row, row + apart, .. below `rows` of the block's. `out`
-// and `divisor`: its first element of row 0.
+// Where a thread works: its columns of rows row, row + apart, .. below `rows` of the block's.
+// `out`, `divisor` and `carry`: its first element of row 0, of the block's first.
 struct ScatterPlace {
   LeadIndex lead;  // of out
-  int64_t first, column, out, divisor;
+  int64_t first, column, out, divisor, carry;
   int row, apart, rows;
   bool works;
 };
@@ -136,6 +146,7 @@ SIMT_FN ScatterPlace ScatterPlaceOf(const ScatterRowsOver& p, int64_t block) {
   at.column = (column_block * (1 << p.group_log2) + lane) * kWide;
   at.out = LeadOffset(out, rank, at.lead) + at.column * out.stride[rank + 1];
   at.divisor = HasView(divisor) ? LeadOffset(divisor, rank, at.lead) : 0;
+  at.carry = (matrix * N + at.first) * out.shape.dims[rank + 1] + at.column;
   at.row = thread >> p.group_log2;
   at.apart = kScatterThreads >> p.group_log2;
   at.rows = static_cast<int>(min(int64_t{p.rows_of_block}, N - at.first));
@@ -143,7 +154,7 @@ SIMT_FN ScatterPlace ScatterPlaceOf(const ScatterRowsOver& p, int64_t block) {
   return at;
 }
 
-// Divides and writes the sum of a row of the block.
+// Divides and writes the sum of a row, counted from the block's first.
 template <int kWide>
 SIMT_FN void WriteSum(const ScatterRowsOver& p, const ScatterPlace& at, int row,
                       float (&sum)[kWide]) {
@@ -198,7 +209,8 @@ SIMT_FN void ScatterOne(const ScatterRowsOver& p, int64_t block, int* found) {
   }
 #pragma unroll 1
   for (int row = at.row; row < at.rows; row += at.apart) {
-    if (found[row] != kSeveralRows) continue;
+    // ScatterLong's
+    if (found[row] != kSeveralRows || starts[row + 1] - starts[row] > kRowsOfPart) continue;
     float sum[kWide] = {};
     WithFloatType(x.dtype, [&](auto* type) {
       const auto* data = static_cast<const std::remove_pointer_t<decltype(type)>*>(x.data) + from;
@@ -208,25 +220,84 @@ SIMT_FN void ScatterOne(const ScatterRowsOver& p, int64_t block, int* found) {
   }
 }
 
-// Rows of several sources, or of pairs.
+// A part of the sorted keys of each list, of rows of out that take more of x than a part has: one
+// of them begins before the part, or with it, and another one ends behind it.
 template <int kWide>
-SIMT_FN void ScatterMany(const ScatterRowsOver& p, int64_t block) {
+SIMT_FN void ScatterLong(const ScatterRowsOver& p, int64_t block, int64_t part) {
+  const View &x = p.views.x, &out = p.views.out;
+  const int rank = x.shape.rank - 2;
+  int64_t matrices = 1;
+  for (int i = 0; i < rank; ++i) matrices *= out.shape.dims[i];
+  const int apart = kScatterThreads >> p.group_log2, thread = static_cast<int>(threadIdx.x);
+  const int64_t matrix_blocks = (matrices + apart - 1) / apart;
+  const int64_t matrix = block % matrix_blocks * apart + (thread >> p.group_log2);
+  const int64_t lane = thread & ((1 << p.group_log2) - 1), D = out.shape.dims[rank + 1];
+  ScatterPlace at = {};
+  at.column = (block / matrix_blocks * (1 << p.group_log2) + lane) * kWide;
+  if (matrix >= matrices || at.column >= D) return;
+  at.lead = LeadIndexOf(out.shape, rank, matrix);
+  at.out = LeadOffset(out, rank, at.lead) + at.column * out.stride[rank + 1];
+  at.divisor = HasView(p.views.divisor) ? LeadOffset(p.views.divisor, rank, at.lead) : 0;
+  const int64_t list = LeadOffset(p.rows.at, rank, at.lead);
+  const uint64_t* const keys = p.rows.keys + list * p.rows.size;
+  const int32_t* const starts = p.rows.starts + list * (p.rows.N + 1);
+  const int begin = static_cast<int>(part * kRowsOfPart);
+  const int end = static_cast<int>(min(int64_t{starts[p.rows.N]}, begin + kRowsOfPart));
+  if (begin >= end) return;
+  float* const carry = p.carries + matrix * D + at.column;
+  const int64_t from = LeadOffset(x, rank, at.lead) + at.column * x.stride[rank + 1];
+  int row = static_cast<int>(keys[begin] >> 32);
+  const int last_row = static_cast<int>(keys[end - 1] >> 32);
+#pragma unroll 1
+  for (int count = row == last_row ? 1 : 2; count > 0; --count, row = last_row) {
+    const int first = starts[row], last = starts[row + 1];
+    if (last - first <= kRowsOfPart) continue;
+    float sum[kWide];
+#pragma unroll
+    for (int c = 0; c < kWide; ++c) sum[c] = first < begin ? carry[c] : 0;
+    WithFloatType(x.dtype, [&](auto* type) {
+      const auto* data = static_cast<const std::remove_pointer_t<decltype(type)>*>(x.data) + from;
+      SumRows<kWide>(data, x.stride[rank], keys, max(first, begin), min(last, end), sum);
+    });
+    if (last <= end) {
+      WriteSum<kWide>(p, at, row, sum);
+    } else {
+#pragma unroll
+      for (int c = 0; c < kWide; ++c) carry[c] = sum[c];
+    }
+  }
+}
+
+SIMT_FN float* CarryOf(const ScatterRowsOver& p, const ScatterPlace& at, int row) {
+  return p.carries + at.carry + row * p.views.out.shape.dims[p.views.out.shape.rank - 1];
+}
+// A part of rows of several sources, or of pairs.
+template <int kWide>
+SIMT_FN void ScatterMany(const ScatterRowsOver& p, int64_t block, int64_t part) {
+  if (part >= p.parts) return;
   const View& x = p.views.x;
   const int rank = x.shape.rank - 2;
   const ScatterPlace at = ScatterPlaceOf<kWide>(p, block);
   if (!at.works) return;
+  const int64_t parts_of_source =
+      max(int64_t{1}, (p.rows.size + p.rows_of_part - 1) / p.rows_of_part);
+  const int64_t first_source = part / parts_of_source * p.sources_of_part;
+  const int64_t last_source = min(p.sources, first_source + p.sources_of_part);
+  const int first_key = static_cast<int>(part % parts_of_source * p.rows_of_part);
+  const int last_key = static_cast<int>(min(p.rows.size, first_key + p.rows_of_part));
 #pragma unroll 1
   for (int row = at.row; row < at.rows; row += at.apart) {
     float sum[kWide] = {};
-    for (int64_t source = 0; source < p.sources; ++source) {
+    if (part > 0) LoadColumns<kWide>(CarryOf(p, at, row), sum);
+    for (int64_t source = first_source; source < last_source; ++source) {
       LeadIndex lead = LeadIndexOf(p.summed, rank, source);
 #pragma unroll
       for (int i = 0; i < kMaxRank; ++i) lead.at[i] += at.lead.at[i];
       const int64_t list = LeadOffset(p.rows.at, rank, lead), from = LeadOffset(x, rank, lead);
       const uint64_t* const keys = p.rows.keys + list * p.rows.size;
       const int32_t* const starts = p.rows.starts + list * (p.rows.N + 1) + at.first + row;
-      const int begin = starts[0], end = starts[1];
-      if (begin == end) continue;
+      const int begin = max(starts[0], first_key), end = min(starts[1], last_key);
+      if (begin >= end) continue;
       if (HasView(p.views.columns)) {
         const int64_t columns_at = LeadOffset(p.columns.at, rank, lead) * p.columns.size;
         const uint64_t* const columns = p.columns.keys + columns_at;
@@ -240,7 +311,13 @@ SIMT_FN void ScatterMany(const ScatterRowsOver& p, int64_t block) {
         });
       }
     }
-    WriteSum<kWide>(p, at, row, sum);
+    if (part + 1 == p.parts) {
+      WriteSum<kWide>(p, at, row, sum);
+    } else {
+      float* const carry = CarryOf(p, at, row);
+#pragma unroll
+      for (int c = 0; c < kWide; ++c) carry[c] = sum[c];
+    }
   }
 }
 
@@ -257,7 +334,7 @@ __global__ void __launch_bounds__(kScatterThreads)
 // kIsOne: of one source, without columns.
 template <bool kIsOne>
 __global__ void __launch_bounds__(kScatterThreads, 2)
-    ScatterRowsKernel(const __grid_constant__ Problems<ScatterRowsOver> problems) {
+    ScatterRowsKernel(const __grid_constant__ Problems<ScatterRowsOver> problems, int64_t part) {
   const Place<ScatterRowsOver> place = FindPlace(problems);
   if constexpr (kIsOne) {
     simt::SharedTiles shared;
@@ -265,9 +342,16 @@ __global__ void __launch_bounds__(kScatterThreads, 2)
     place.problem.by_quads ? ScatterOne<kQuad>(place.problem, place.block, found)
                            : ScatterOne<1>(place.problem, place.block, found);
   } else {
-    place.problem.by_quads ? ScatterMany<kQuad>(place.problem, place.block)
-                           : ScatterMany<1>(place.problem, place.block);
+    place.problem.by_quads ? ScatterMany<kQuad>(place.problem, place.block, part)
+                           : ScatterMany<1>(place.problem, place.block, part);
   }
+}
+
+__global__ void __launch_bounds__(kScatterThreads, 2)
+    ScatterLongKernel(const __grid_constant__ Problems<ScatterRowsOver> problems, int64_t part) {
+  const Place<ScatterRowsOver> place = FindPlace(problems);
+  place.problem.by_quads ? ScatterLong<kQuad>(place.problem, place.block, part)
+                         : ScatterLong<1>(place.problem, place.block, part);
 }
 
 }  // namespace attnd::cuda

@@ -3,7 +3,8 @@
 // A line (sequence, kv head) is cut into segments of 256 positions: states of segments alone, in
 // parallel; states before segments, in order; then outputs of all segments, in parallel. The delta
 // rule's segments have no states of their own (what a key writes depends on all before): a block
-// walks a line from end to end. Short lines, too, are one segment. Where all features decay alike,
+// walks a line from end to end, in launches of some segments each, between which a run can end.
+// Short lines, too, are one segment. Where all features decay alike,
 // a segment goes by chunks on tensor cores (scan_chunks.cuh), else key by key.
 #include "kernels/cuda/primitives.h"
 #include "kernels/cuda/scan/scan_plan.h"
@@ -29,13 +30,16 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const ScanArgs& args)
   if (plan.works().empty()) return {};
   const bool delta = args.params.rule == ScanRule::kDelta;
   const bool is_exp = args.params.map == FeatureMap::kExp;
-  for (size_t i = 0; i < plan.works().size(); ++i) {
-    ScanWork& w = plan.works()[i];
+  for (ScanWork& w : plan.works()) {
     if (is_exp) {
       plan.Want(&w.k_shift, w.B * w.Hkv * w.Nk);
       plan.Want(&w.q_shift, w.B * w.H * w.Nq);
     }
-    if (delta || !plan.in_segments(i)) continue;
+    if (w.most_segments == 1) continue;
+    if (delta) {
+      plan.Want(&w.carries, 2 * w.B * w.Hkv * w.state_floats());
+      continue;
+    }
     plan.Want(&w.states, (w.segments + w.B) * w.Hkv * w.state_floats());
     if (w.key_decays || w.feature_decays) {
       plan.Want(&w.decays, w.segments * w.Hkv * w.decay_width());

@@ -19,13 +19,14 @@ DeviceStatus WalkBackward(CudaDevice& device, Stream& stream, const ScanWorks& w
                  : FindChunkGrads(device, stream, by_chunks,
                                   {over_features ? ChunkGradPass::kKeys : ChunkGradPass::kValues});
   if (!status.ok()) return status;
-  return LaunchWalks(device, by_keys, over_features, pass.whole_lines,
-                     [&](int number, ProblemList<ScanWork>& list, const LaunchShape& shape) {
+  return LaunchWalks(device, stream, by_keys, over_features, pass,
+                     [&](int number, ProblemList<ScanWork>& list, const LaunchShape& shape,
+                         const BackwardPass& part) {
                        return WithWalkShape(number, [&](auto walk) {
                          using S = decltype(walk);
                          const auto kernel =
                              over_features ? &ScanBackward<S, true> : &ScanBackward<S, false>;
-                         return LaunchOver(device, stream, shape, kernel, list, pass);
+                         return LaunchOver(device, stream, shape, kernel, list, part);
                        });
                      });
 }

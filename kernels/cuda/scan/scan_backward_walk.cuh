@@ -48,20 +48,25 @@ struct BackwardWalk : WalkBlock<S, kFeatures> {
 
   SIMT_FN void Run() {
     if (pass.local && !pass.first && at.segment == 0) return;
+    const bool whole = !kFeatures && pass.whole_lines;
+    const int64_t from = whole ? min(line.segments, pass.cut.end) - 1 : at.segment;
+    const int64_t first_segment = whole ? pass.cut.begin : at.segment;
+    if (from < first_segment) return;
     const auto elements = Base::Elements(state);
-    const int64_t from = pass.whole_lines ? line.segments - 1 : at.segment;
+    const bool continues = whole && from + 1 < line.segments;
     if (!pass.local) {
-      const StateRef begin = w.adjoints != nullptr && !pass.whole_lines
+      const StateRef begin = w.adjoints != nullptr && (continues || !whole)
                                  ? Base::StateAt(w.adjoints, from)
                                  : StateRef(w.ds_out, w.dz_out, at.b, at.g);
       elements.Load(state, begin);
       for (int c = 0; c < S::kColumns && kFeatures; ++c) z[c] = elements.OneOfZ(c, begin);
     }
     if (has_dlog) StartDlog();
-    const int64_t first_segment = pass.whole_lines ? 0 : at.segment;
 #pragma unroll 1
     for (int64_t segment = from; segment >= first_segment; --segment) {
-      if (pass.whole_lines && w.adjoints != nullptr) {
+      // What the launch before left there is read by blocks beside this one.
+      const bool is_there = continues && segment == from;
+      if (whole && w.adjoints != nullptr && !is_there) {
         elements.Store(state, Base::StateAt(w.adjoints, segment));
       }
       const int64_t begin = segment * kScanSegment;
@@ -74,9 +79,9 @@ struct BackwardWalk : WalkBlock<S, kFeatures> {
       }
     }
     StateRef to;
-    if (pass.local) {
-      to = Base::StateAt(w.adjoints, at.segment);
-    } else if (!kFeatures && (w.adjoints == nullptr || pass.whole_lines)) {
+    if (pass.local || (whole && first_segment > 0)) {
+      to = Base::StateAt(w.adjoints, pass.local ? at.segment : first_segment - 1);
+    } else if (!kFeatures && (w.adjoints == nullptr || whole)) {
       // Else those who made the adjoints of segments write the first one.
       to = StateRef(w.ds0, w.dz0, at.b, at.g);
     }

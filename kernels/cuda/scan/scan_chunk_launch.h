@@ -1,6 +1,8 @@
 // Launches of kernels of chunks.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/cuda/scan/scan_chunk_block.cuh"
 #include "kernels/cuda/scan/scan_launch.h"
 
@@ -16,24 +18,30 @@ DeviceStatus LaunchChunks(CudaDevice& device, Stream& stream, const ScanWorks& w
                           bool of_states, void (*kernel)(Problems<ScanWork>, Pass),
                           const Pass& pass) {
   ProblemList<ScanWork> list;
-  double flops = 0, bytes = 0;
+  double flops = 0, bytes = 0, block_flops = 0, block_bytes = 0;
   for (const ScanWork* w : works) {
     if (ChunkWidth(*w) != kWidth) continue;
-    list.Add(*w, w->segments * w->Hkv);
+    const int64_t blocks = w->segments * w->Hkv;
+    list.Add(*w, blocks);
     const auto keys = static_cast<double>(w->B * w->Hkv * w->Nk);
     const double queries = of_states ? 0 : static_cast<double>(w->B * w->H * w->Nq);
     const double state = 2.0 * kWidth * kWidth, chunk = 2.0 * kChunk * 2 * kWidth * 5 / 8;
-    flops += keys * state + queries * (state + chunk);
-    bytes +=
+    const double own_flops = keys * state + queries * (state + chunk);
+    double own_bytes =
         static_cast<double>(w->D + w->Dv) * (keys * static_cast<double>(SizeOf(w->k.dtype)) +
                                              queries * static_cast<double>(SizeOf(w->q.dtype)));
-    bytes += 4 * static_cast<double>(w->segments * w->Hkv * w->state_floats());
+    own_bytes += 4 * static_cast<double>(blocks * w->state_floats());
+    flops += own_flops;
+    bytes += own_bytes;
+    block_flops = std::max(block_flops, own_flops / static_cast<double>(blocks));
+    block_bytes = std::max(block_bytes, own_bytes / static_cast<double>(blocks));
   }
   LaunchShape shape;
   shape.threads = ChunkShape<kWidth>::kThreads;
   shape.shared_bytes = of_states ? ChunkShape<kWidth>::kKeysBytes : ChunkShape<kWidth>::kRowsBytes;
   const Cuda& cuda = CudaOf(device);
-  shape.seconds = cuda.Seconds(flops * cuda.flops / (kShare * cuda.tensor_flops), bytes);
+  const double as_flops = cuda.flops / (kShare * cuda.tensor_flops);
+  shape.seconds = cuda.Seconds(flops * as_flops, bytes, block_flops * as_flops, block_bytes);
   return LaunchOver(device, stream, shape, kernel, list, pass);
 }
 

@@ -20,13 +20,14 @@ DeviceStatus WalkForward(CudaDevice& device, Stream& stream, const ScanWorks& wo
     status = WalkChunks(device, stream, by_chunks, pass);
   }
   if (!status.ok()) return status;
-  return LaunchWalks(device, by_keys, over_features, pass.whole_lines,
-                     [&](int number, ProblemList<ScanWork>& list, const LaunchShape& shape) {
+  return LaunchWalks(device, stream, by_keys, over_features, pass,
+                     [&](int number, ProblemList<ScanWork>& list, const LaunchShape& shape,
+                         const ForwardPass& part) {
                        return WithWalkShape(number, [&](auto walk) {
                          using S = decltype(walk);
                          const auto kernel =
                              over_features ? &ScanForward<S, true> : &ScanForward<S, false>;
-                         return LaunchOver(device, stream, shape, kernel, list, pass);
+                         return LaunchOver(device, stream, shape, kernel, list, part);
                        });
                      });
 }

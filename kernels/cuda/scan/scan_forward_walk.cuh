@@ -39,19 +39,30 @@ struct ForwardWalk : WalkBlock<S, kFeatures> {
 
   SIMT_FN void Run() {
     if (pass.local && !pass.last && at.segment + 1 == line.segments) return;
+    const bool whole = !kFeatures && pass.whole_lines;
+    const int64_t begin = whole ? pass.cut.begin : at.segment;
+    const int64_t end = whole ? min(line.segments, pass.cut.end) : at.segment + 1;
+    if (begin >= end) return;
     const auto elements = Base::Elements(state);
+    const bool keeps = whole && pass.for_rows && w.states != nullptr;
+    const bool continues = whole && begin > 0;
     if (!pass.local) {
-      const StateRef from = w.states != nullptr && !pass.whole_lines
-                                ? Base::StateAt(w.states, at.segment)
-                                : StateRef(w.s0, w.z0, at.b, at.g);
+      float* before = nullptr;
+      if (whole ? continues && keeps : w.states != nullptr) {
+        before = Base::FloatsAt(w.states, begin);
+      } else if (continues) {
+        before = Base::CarryAt(pass.cut.is_odd);
+      }
+      const StateRef from =
+          before != nullptr ? StateRef(w, before) : StateRef(w.s0, w.z0, at.b, at.g);
       elements.Load(state, from);
       for (int c = 0; c < S::kColumns && kFeatures; ++c) z[c] = elements.OneOfZ(c, from);
     }
-    const bool keeps = pass.for_rows && pass.whole_lines && w.states != nullptr;
-    const int64_t end = pass.whole_lines ? line.segments : at.segment + 1;
 #pragma unroll 1
-    for (int64_t segment = at.segment; segment < end; ++segment) {
-      if (keeps) elements.Store(state, Base::StateAt(w.states, segment));
+    for (int64_t segment = begin; segment < end; ++segment) {
+      // What the launch before left there is read by blocks beside this one.
+      const bool is_there = continues && segment == begin;
+      if (keeps && !is_there) elements.Store(state, Base::StateAt(w.states, segment));
       const int64_t last = min(line.positions, (segment + 1) * kScanSegment);
 #pragma unroll 1
       for (int64_t p = segment * kScanSegment; p < last; p += plan.rows) {
@@ -59,10 +70,16 @@ struct ForwardWalk : WalkBlock<S, kFeatures> {
         Tile(p, rows);
       }
     }
-    StateRef to;
+    float* after = nullptr;
     if (keeps || pass.local) {
-      to = Base::StateAt(w.states, keeps ? line.segments : at.segment);
-    } else if (!kFeatures && (w.states == nullptr || pass.whole_lines)) {
+      after = Base::FloatsAt(w.states, keeps ? end : at.segment);
+    } else if (whole && end < line.segments) {
+      after = Base::CarryAt(!pass.cut.is_odd);
+    }
+    StateRef to;
+    if (after != nullptr) {
+      to = StateRef(w, after);
+    } else if (!kFeatures && (w.states == nullptr || whole)) {
       // Else those who made the states of segments write the last one.
       to = StateRef(w.s_out, w.z_out, at.b, at.g);
     }

@@ -48,7 +48,7 @@ void WantScratch(size_t i, ScanPlan* plan) {
   ScanWork& w = plan->works()[i];
   const Needs needs = NeedsOf(w);
   const int64_t queries = w.B * w.H * w.Nq, keys = w.B * w.Hkv * w.Nk;
-  const bool is_cut = plan->in_segments(i), is_exp = w.map == FeatureMap::kExp;
+  const bool is_cut = w.most_segments > 1, is_exp = w.map == FeatureMap::kExp;
   const int64_t states = (w.segments + w.B) * w.Hkv * w.state_floats();
   // Chunks leave gradients of the first state to those who combine adjoints.
   const bool has_adjoints = is_cut || (GradsGoByChunks(w) && (w.ds0.given || w.dz0.given));

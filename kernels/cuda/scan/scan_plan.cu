@@ -57,20 +57,18 @@ void ScanPlan::Add(const ScanProblem& p, bool wants_final) {
   w.delta = params_.rule == ScanRule::kDelta;
   w.feature_decays = p.log_decay.given() && p.log_decay.shape[3] > 1;
   w.key_decays = !w.feature_decays && (p.log_decay.given() || w.map == FeatureMap::kExp);
-  bool in_segments = false;
   first_line_.push_back(line_count_);
   for (const ScanSeq& seq : p.seqs) {
     ScanLine line = LineOf(params_, seq, HasState(p), wants_final);
     line.first_segment = w.segments;
     w.segments += line.segments * seq.count;
     line_count_ += seq.count;
-    in_segments = in_segments || line.segments > 1;
+    w.most_segments = std::max(w.most_segments, line.segments);
     w.has_blank_queries = w.has_blank_queries || line.end_query - line.first_query < w.Nq;
     w.has_blank_keys = w.has_blank_keys || line.used_keys < w.Nk;
     if (!stream_.is_dry()) lines_.push_back(line);
   }
   line_shares_ += (line_count_ - first_line_.back()) * ShareOf<ScanLine>(1);
-  in_segments_.push_back(in_segments);
   works_.push_back(w);
 }
 

@@ -20,7 +20,6 @@ class ScanPlan {
   // Inputs and sizes of the forward; its outputs are not given.
   void Add(const ScanProblem& problem, bool wants_final);
   std::vector<ScanWork>& works() { return works_; }
-  bool in_segments(size_t i) const { return in_segments_[i]; }  // more than one, of some line
 
   // Asks for scratch, `*to` of a work.
   void Want(float** to, int64_t floats) {
@@ -43,7 +42,6 @@ class ScanPlan {
   const ScanParams& params_;
   Stream& stream_;
   std::vector<ScanWork> works_;
-  std::vector<bool> in_segments_;
   std::vector<int64_t> first_line_;
   std::vector<ScanLine> lines_;
   int64_t line_count_ = 0, line_shares_ = 0;

@@ -1,5 +1,6 @@
 #include "kernels/cuda/scan/scan_rows.cuh"
 
+#include <algorithm>
 #include <limits>
 
 #include "kernels/cuda/scan/scan_launch.h"
@@ -14,20 +15,37 @@ DeviceStatus LaunchRows(CudaDevice& device, Stream& stream, const ScanWorks& wor
                         void (*kernel)(Problems<ScanWork>, A...),
                         const std::type_identity_t<A>&... args) {
   ProblemList<ScanWork> list;
-  double moved = 0;
+  double moved = 0, block_moved = 0;
   for (const ScanWork* w : works) {
     list.Add(*w, blocks(*w));
-    moved += static_cast<double>(bytes(*w));
+    const auto own = static_cast<double>(bytes(*w));
+    moved += own;
+    if (blocks(*w) > 0) block_moved = std::max(block_moved, own / static_cast<double>(blocks(*w)));
   }
   LaunchShape shape;
   shape.threads = kScanThreads;
   shape.shared_bytes = simt::SharedBytes<float>(kScanWarps);
-  shape.seconds = CudaOf(device).Seconds(0, moved);
+  shape.seconds = CudaOf(device).Seconds(0, moved, 0, block_moved);
   return LaunchOver(device, stream, shape, kernel, list, args...);
 }
 
 int64_t RowsOf(const ScanWork& w) { return w.B * (w.Hkv * w.Nk + w.H * w.Nq); }
 int64_t LinesOf(const ScanWork& w) { return w.B * w.Hkv; }
+
+// Of a block of each line, in launches of kLinePart positions one after the other.
+DeviceStatus LaunchLines(CudaDevice& device, Stream& stream, const ScanWorks& works,
+                         void (*kernel)(Problems<ScanWork>, int64_t)) {
+  int64_t most = 1;
+  for (const ScanWork* w : works) most = std::max(most, w->most_segments * kScanSegment);
+  const int64_t parts = DivideUp(most, kLinePart);
+  for (int64_t part = 0; part < parts; ++part) {
+    DeviceStatus status = LaunchRows(
+        device, stream, works, LinesOf, [&](const ScanWork& w) { return 8 * RowsOf(w) / parts; },
+        kernel, part * kLinePart);
+    if (!status.ok()) return status;
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -44,9 +62,7 @@ DeviceStatus FindScanShifts(CudaDevice& device, Stream& stream, const ScanWorks&
       device, stream, works, [](const ScanWork& w) { return DivideUp(RowsOf(w), kScanWarps); },
       [](const ScanWork& w) { return 4 * RowsOf(w) * w.D; }, &ScanRowMaxima);
   if (!status.ok()) return status;
-  return LaunchRows(
-      device, stream, works, LinesOf, [](const ScanWork& w) { return 8 * RowsOf(w); },
-      &ScanKeyShifts);
+  return LaunchLines(device, stream, works, &ScanKeyShifts);
 }
 
 DeviceStatus FindScanDecays(CudaDevice& device, Stream& stream, const ScanWorks& works) {
@@ -72,9 +88,7 @@ DeviceStatus FindScanFactors(CudaDevice& device, Stream& stream, const ScanWorks
 }
 
 DeviceStatus FindScanTopLifts(CudaDevice& device, Stream& stream, const ScanWorks& works) {
-  return LaunchRows(
-      device, stream, works, LinesOf, [](const ScanWork& w) { return 8 * RowsOf(w); },
-      &ScanTopLifts);
+  return LaunchLines(device, stream, works, &ScanTopLifts);
 }
 
 DeviceStatus SumScanSlices(CudaDevice& device, Stream& stream, const ScanWorks& works,

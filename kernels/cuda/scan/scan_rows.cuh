@@ -59,17 +59,22 @@ SIMT_FN float PrefixMax(float value, float* warp_most, float* carry) {
   return value;
 }
 
-// k_shift = the largest so far. A block a line and kv head.
+// Positions of a launch in which a block takes a whole line: some milliseconds.
+constexpr int64_t kLinePart = int64_t{1} << 18;
+
+// k_shift = the largest so far, of keys [first, first + kLinePart), those before being done. A
+// block a line and kv head.
 __global__ void __launch_bounds__(kScanThreads)
-    ScanKeyShifts(const __grid_constant__ Problems<ScanWork> problems) {
+    ScanKeyShifts(const __grid_constant__ Problems<ScanWork> problems, int64_t first) {
   const Place<ScanWork> place = FindPlace(problems);
   const ScanWork& w = place.problem;
   simt::SharedTiles tiles;
   float* const warp_most = tiles.Take<float>(kScanWarps);
   const int64_t b = place.block / w.Hkv, g = place.block % w.Hkv;
-  const int64_t keys = w.lines[b].used_keys;
-  float carry = -INFINITY;
-  for (int64_t base = 0; base < keys; base += kScanThreads) {
+  const int64_t keys = min(w.lines[b].used_keys, first + kLinePart);
+  if (first >= keys) return;
+  float carry = first == 0 ? -INFINITY : w.k_shift[w.Key(b, g, first - 1)];
+  for (int64_t base = first; base < keys; base += kScanThreads) {
     const int64_t t = base + threadIdx.x;
     float* const at = w.k_shift + w.Key(b, g, t);
     const float most = PrefixMax(t < keys ? *at : -INFINITY, warp_most, &carry);
@@ -77,17 +82,21 @@ __global__ void __launch_bounds__(kScanThreads)
   }
 }
 
-// top_lift = the largest lift of a position's queries or of later ones, at least 0.
+// top_lift = the largest lift of a position's queries or of later ones, at least 0. Of kLinePart
+// positions before the last `first`, which are done.
 __global__ void __launch_bounds__(kScanThreads)
-    ScanTopLifts(const __grid_constant__ Problems<ScanWork> problems) {
+    ScanTopLifts(const __grid_constant__ Problems<ScanWork> problems, int64_t first) {
   const Place<ScanWork> place = FindPlace(problems);
   const ScanWork& w = place.problem;
   simt::SharedTiles tiles;
   float* const warp_most = tiles.Take<float>(kScanWarps);
   const int64_t b = place.block / w.Hkv, g = place.block % w.Hkv;
   const ScanLine& line = w.lines[b];
-  float carry = 0;
-  for (int64_t base = 0; base < line.positions; base += kScanThreads) {
+  float* const to = w.top_lift + place.block * (w.Nq + w.Nk);
+  const int64_t end = min(line.positions, first + kLinePart);
+  if (first >= end) return;
+  float carry = first == 0 ? 0 : to[line.positions - first];
+  for (int64_t base = first; base < end; base += kScanThreads) {
     const int64_t p = line.positions - 1 - base - threadIdx.x;
     const int64_t i = p < 0 ? -1 : QueryAt(line, p);
     float most = 0;
@@ -95,7 +104,7 @@ __global__ void __launch_bounds__(kScanThreads)
       most = fmaxf(most, w.lift[w.Row(b, g * w.group() + h, i)]);
     }
     most = PrefixMax(most, warp_most, &carry);
-    if (p >= 0) w.top_lift[place.block * (w.Nq + w.Nk) + p] = most;
+    if (p >= 0) to[p] = most;
   }
 }
 

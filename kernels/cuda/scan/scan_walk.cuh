@@ -90,6 +90,10 @@ struct WalkBlock {
   SIMT_FN StateRef StateAt(float* states, int64_t segment) const {
     return StateRef(w, FloatsAt(states, segment));
   }
+  // Of launches in turn.
+  SIMT_FN float* CarryAt(bool is_odd) const {
+    return w.carries + (((is_odd ? w.B : 0) + at.b) * w.Hkv + at.g) * w.state_floats();
+  }
   SIMT_FN float* FloatsAt(float* states, int64_t segment) const {
     return states + (w.StateSlot(at.b, line, segment) * w.Hkv + at.g) * w.state_floats();
   }

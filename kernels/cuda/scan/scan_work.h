@@ -32,12 +32,16 @@ struct ScanWork {
   ScanView dout, dlse, ds_out, dz_out, dq, dk, dv, dlog_decay, dbeta, ds0, dz0;
   const ScanLine* lines = nullptr;  // of each b
   int64_t B = 0, H = 0, Hkv = 0, Nq = 0, Nk = 0, segments = 0;
+  int64_t most_segments = 1;  // of a line
   int D = 0, Dv = 0;
   // Scratch; null: not needed.
   // S and z before each segment of a line and after the last, and their gradients after each
   // segment: see StateSlot.
   float* states = nullptr;    // [segments + B,Hkv,D,Dv + 1]
   float* adjoints = nullptr;  // likewise
+  // [2,B,Hkv,D,Dv + 1], delta: what a launch of the walk forward leaves to the next one, where
+  // states are not kept. Two, since blocks that read z work beside the one that writes it.
+  float* carries = nullptr;
   float* decays = nullptr;    // [segments,Hkv,1|D], products over each segment
   float* k_shift = nullptr;   // [B,Hkv,Nk], kExp: the largest key so far
   float* q_shift = nullptr;   // [B,H,Nq]

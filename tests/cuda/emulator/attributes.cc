@@ -12,9 +12,9 @@
 namespace emu {
 namespace {
 
-// 64 float32 lanes a processor (compute capability 8.0), two FLOPs a clock each: 1 GFLOP/s, about
-// what an emulated kernel reaches.
-constexpr int kClockKhz = 1'000'000 / (kProcessors * 64 * 2);
+// 64 float32 lanes a processor (compute capability 8.0), two FLOPs a clock each: at speed 1 1
+// GFLOP/s, about what an emulated kernel reaches.
+int ClockKhz() { return machine.speed * 1'000'000 / (machine.processors * 64 * 2); }
 // Two transfers a clock of 32 bits: 1 GB/s.
 constexpr int kBusBits = 32, kMemoryClockKhz = 1'000'000 / (2 * kBusBits / 8);
 constexpr int kStaticSharedBytes = 48 << 10, kReservedSharedBytes = 1 << 10;
@@ -35,10 +35,7 @@ constexpr Attribute kAttributes[] = {
     {cudaDevAttrMaxRegistersPerBlock, kRegisters},
     {cudaDevAttrMaxRegistersPerMultiprocessor, kRegisters},
     {cudaDevAttrWarpSize, 32},
-    {cudaDevAttrClockRate, kClockKhz},
-    {cudaDevAttrMemoryClockRate, kMemoryClockKhz},
     {cudaDevAttrGlobalMemoryBusWidth, kBusBits},
-    {cudaDevAttrMultiProcessorCount, kProcessors},
     {cudaDevAttrMaxThreadsPerMultiProcessor, kThreadsOfProcessor},
     {cudaDevAttrMaxBlocksPerMultiprocessor, kBlocksOfProcessor},
     {cudaDevAttrL2CacheSize, 1 << 20},
@@ -85,12 +82,16 @@ using namespace emu;
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   if (const cudaError_t error = CheckOrdinal(device); error != cudaSuccess) return Report(error);
-  if (attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin) {
-    *value = machine.shared_bytes;
-    return cudaSuccess;
-  }
-  if (attribute == cudaDevAttrMaxSharedMemoryPerMultiprocessor) {
-    *value = machine.shared_bytes + kReservedSharedBytes;
+  const Attribute of_machine[] = {
+      {cudaDevAttrMaxSharedMemoryPerBlockOptin, machine.shared_bytes},
+      {cudaDevAttrMaxSharedMemoryPerMultiprocessor, machine.shared_bytes + kReservedSharedBytes},
+      {cudaDevAttrMultiProcessorCount, machine.processors},
+      {cudaDevAttrClockRate, ClockKhz()},
+      {cudaDevAttrMemoryClockRate, machine.speed * kMemoryClockKhz},
+  };
+  for (const Attribute& own : of_machine) {
+    if (own.which != attribute) continue;
+    *value = own.value;
     return cudaSuccess;
   }
   for (const Attribute& known : kAttributes) {
@@ -122,7 +123,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   p->maxGridSize[1] = p->maxGridSize[2] = kMostGridYZ;
   p->totalConstMem = 64 << 10;
   p->major = 8;
-  p->multiProcessorCount = kProcessors;
+  p->multiProcessorCount = machine.processors;
   p->concurrentKernels = p->unifiedAddressing = 1;
   p->streamPrioritiesSupported = p->memoryPoolsSupported = 1;
   p->asyncEngineCount = 2;

@@ -24,6 +24,8 @@ struct Machine {
   int64_t memory_bytes = int64_t{8} << 30;  // of each device: EMULATED_CUDA_MEMORY
   bool has_old_driver = false;              // EMULATED_CUDA_DRIVER=old
   int shared_bytes = 227 << 10;             // of a block at most: EMULATED_CUDA_SHARED
+  int processors = 2;
+  int speed = 1;  // GFLOP/s and GB/s of all processors, as the device describes itself
 };
 Machine MachineFromEnvironment();
 extern Machine machine;
@@ -44,6 +46,6 @@ void ForgetErrors();
 // kernel<<<...>>>(args...), which `thread_body` calls, then cudaGetLastError().
 cudaError_t Enqueue(cudaStream_t stream, LaunchShape shape, std::function<void()> thread_body);
 
-constexpr int kProcessors = 2, kThreads = 1024;
+constexpr int kThreads = 1024;
 
 }  // namespace emu
