@@ -24,7 +24,8 @@ constexpr size_t kRefusals = 8;
 constexpr double kMemory = 10.0;  // seconds of compute that the efficiency averages over
 
 struct LaneSeries {
-  double peak_flops = 0;  // of its device
+  size_t device = 0;
+  double peak_flops = 0;  // of the device
   Counter* busy = nullptr;
   Gauge* efficiency = nullptr;
   Mutex mu;
@@ -71,7 +72,7 @@ struct Metrics::Impl {
     return found == rpcs.end() ? *unknown_rpc : *found->second;
   }
 
-  void AddDevice(const DeviceOptions& device);
+  void AddDevice(size_t index);
 
   using Pair = std::array<std::unique_ptr<MethodSeries>, 2>;
   Pair MakePair(const std::string& method);
@@ -100,13 +101,15 @@ Metrics::Impl::Pair Metrics::Impl::MakePair(const std::string& method) {
   return {make(Direction::kForward), make(Direction::kBackward)};
 }
 
-void Metrics::Impl::AddDevice(const DeviceOptions& device) {
+void Metrics::Impl::AddDevice(size_t index) {
+  const DeviceOptions& device = options.devices[index];
   for (const char* kind : {"failed", "memory"}) {  // in the order of DeviceError
     device_errors.push_back(&families.device_errors.Add({{"device", device.name}, {"kind", kind}}));
   }
   for (int i = 0; i < options.lanes; ++i) {
     const Labels labels{{"device", device.name}, {"lane", std::to_string(lanes.size())}};
     lanes.push_back(std::make_unique<LaneSeries>());
+    lanes.back()->device = index;
     lanes.back()->peak_flops = device.peak_flops;
     lanes.back()->busy = &families.busy.Add(labels);
     lanes.back()->efficiency = &families.efficiency.Add(labels);
@@ -125,7 +128,7 @@ Metrics::Impl::Impl(const Options& o)
     }
   }
   unknown_rpc = std::make_unique<RpcSeries>(&families, "unknown");
-  for (const DeviceOptions& device : options.devices) AddDevice(device);
+  for (size_t i = 0; i < options.devices.size(); ++i) AddDevice(i);
   for (size_t i = 0; i < kRefusals; ++i) {
     refused[i] = &families.refused.Add({{"reason", kRefusalNames[i]}});
   }
@@ -219,6 +222,7 @@ void Metrics::RecordBatch(int lane, const BatchRun& run) noexcept {
     series.batch_tokens->Observe(Number(run.tokens));
     series.workspace->Observe(Number(run.peak_workspace_bytes));
     LaneSeries& state = *impl_->lanes.at(lane);
+    series.counters.at(state.device).batch_seconds->Increment(run.compute_seconds);
     MutexLock lock(&state.mu);
     const double fade = std::exp(-run.compute_seconds / kMemory);
     state.flops = state.flops * fade + run.flops;

@@ -22,7 +22,7 @@ namespace attnd {
 // Thread safe. Recording finds an existing handle, then updates a few atomics (a histogram takes
 // the lock of its series, too); it never throws. Label values come from the registry, from enums
 // and from the options, never from a client, so the number of series is bounded by 2 (methods + 1)
-// (17 codes (1 + a histogram) + 6 histograms + 2 devices) + 2 methods + 18 rpcs + 18 devices + a
+// (17 codes (1 + a histogram) + 6 histograms + 3 devices) + 2 methods + 18 rpcs + 18 devices + a
 // constant. Histograms of a method appear with its first request, its counters exist from the
 // start.
 class Metrics {
@@ -133,6 +133,7 @@ class Metrics {
     int64_t requests = 0, tokens = 0, peak_workspace_bytes = 0;
     double flops = 0, compute_seconds = 0;
   };
+  // Of which every request gets a RecordTask.
   void RecordBatch(int lane, const BatchRun& run) noexcept;
   // A run or a copy that a device failed (a run that a method failed, too), or for which it had no
   // memory. `device`: as Plan::device.

@@ -40,6 +40,8 @@ Families::Families(prometheus::Registry& r)
     : requests(Add<Counter>(r, "attnd_requests_total", "Answered calls, refused ones included.")),
       tokens(Add<Counter>(r, "attnd_tokens_total", "Query positions (B * Nq) computed.")),
       flops(Add<Counter>(r, "attnd_flops_total", "Floating point operations by formula.")),
+      batch_seconds(Add<Counter>(r, "attnd_batch_compute_seconds_total",
+                                 "Computing batches, each counted once.")),
       dispatch(Add<Counter>(r, "attnd_dispatch_total", "Batches by what closed them.")),
       refused(Add<Counter>(r, "attnd_refused_total", "Calls that got no result, by reason.")),
       received(Add<Counter>(r, "attnd_received_bytes_total", "Message bytes received.")),
@@ -53,7 +55,8 @@ Families::Families(prometheus::Registry& r)
       queue(Add<Histogram>(r, "attnd_queue_seconds",
                            "From admission until a lane took the request or it was dropped.")),
       gather(Add<Histogram>(r, "attnd_gather_seconds", "Copying payloads into lane memory.")),
-      compute(Add<Histogram>(r, "attnd_compute_seconds", "Computing the batch of the request.")),
+      compute(Add<Histogram>(r, "attnd_compute_seconds",
+                             "Computing the batch of the request: once for each of its requests.")),
       answer(Add<Histogram>(r, "attnd_answer_seconds", "Building the reply.")),
       batch_requests(Add<Histogram>(r, "attnd_batch_requests", "Requests of a batch.")),
       batch_tokens(Add<Histogram>(r, "attnd_batch_tokens", "Query positions of a batch.")),
@@ -65,7 +68,9 @@ Families::Families(prometheus::Registry& r)
                           "Checking a request or an estimate and predicting its cost.")),
       inflight(Add<Gauge>(r, "attnd_inflight_requests", "Calls that began and have not ended.")),
       efficiency(Add<Gauge>(r, "attnd_lane_efficiency_ratio",
-                            "FLOP/s over the measured peak, in the last 10 s of compute.")),
+                            "FLOP/s over the peak of the device, in the last 10 s of compute: of "
+                            "the processor as measured at start in float32, of a CUDA device by "
+                            "the data sheet of its tensor cores in 16 bits.")),
       open_calls(Add<Gauge>(r, "attnd_open_calls", "Calls of every rpc that have not ended.")),
       build(Add<Gauge>(r, "attnd_build_info", "Constant 1; the build is in the labels.")) {}
 
@@ -123,7 +128,8 @@ std::vector<MethodSeries::Counters> MethodSeries::AddCounters() {
   for (const std::string& device : devices_) {
     Labels labels = labels_;
     labels["device"] = device;
-    counters.push_back({&families_->tokens.Add(labels), &families_->flops.Add(labels)});
+    counters.push_back({&families_->tokens.Add(labels), &families_->flops.Add(labels),
+                        &families_->batch_seconds.Add(labels)});
   }
   return counters;
 }

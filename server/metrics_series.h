@@ -25,8 +25,8 @@ struct Families {
 
   template <class T>
   using Family = prometheus::Family<T>;
-  Family<prometheus::Counter>&requests, &tokens, &flops, &dispatch, &refused, &received, &sent,
-      &busy, &calls, &device_errors;
+  Family<prometheus::Counter>&requests, &tokens, &flops, &batch_seconds, &dispatch, &refused,
+      &received, &sent, &busy, &calls, &device_errors;
   Family<prometheus::Histogram>&request, &queue, &gather, &compute, &answer, &batch_requests,
       &batch_tokens, &workspace, &poll_delay, &plan;
   Family<prometheus::Gauge>&inflight, &efficiency, &open_calls, &build;
@@ -61,7 +61,7 @@ class MethodSeries {
   prometheus::Histogram& RequestSeconds(absl::StatusCode code);
 
   struct Counters {
-    prometheus::Counter *tokens, *flops;
+    prometheus::Counter *tokens, *flops, *batch_seconds;
   };
   // Of each device; a second call returns the same.
   std::vector<Counters> AddCounters();

@@ -45,6 +45,10 @@ Cuda Describe(int ordinal) {
           .bytes_per_second = 2 * memory_clock * bus_bytes};
 }
 
+// Of the rate by mma.sync, what libraries may reach by instructions of their own: wgmma of Hopper
+// (2048 multiply-adds of a processor and cycle), tcgen05 of Blackwell (4096).
+double LibraryRate(int major) { return major == 9 ? 1.6 : major == 10 ? 3.2 : 1; }
+
 // "driver 580.65.06 for CUDA 13.0, NVIDIA H100 80GB HBM3, sm_90, 5f0c...".
 std::string IdentityOf(const cudaDeviceProp& properties, const std::string& driver) {
   int cuda = 0;
@@ -82,7 +86,7 @@ CudaDevice::CudaDevice(const CudaDeviceOptions& options)
            .instruction_set =
                "sm_" + std::to_string(properties.major) + std::to_string(properties.minor),
            .threads = cuda_.processors,
-           .peak_flops = cuda_.flops,
+           .peak_flops = cuda_.tensor_flops * LibraryRate(properties.major),
            .bytes_per_second = cuda_.bytes_per_second,
            .memory_bytes = options.memory_bytes,
            .has_host_memory = false};

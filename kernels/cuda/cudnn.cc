@@ -1,5 +1,7 @@
 #include "kernels/cuda/cudnn.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -88,20 +90,25 @@ std::unique_ptr<Cudnn> Cudnn::Open(Warn warn, std::string* why_not) {
     *why_not = NotStarting(kCudnn, NotServing(version));
     return nullptr;
   }
-  cudnnHandle_t handle = nullptr;
-  if (const cudnnStatus_t status = functions->Create(&handle); status != CUDNN_STATUS_SUCCESS) {
+  Handles handles;
+  cudnnStatus_t status = functions->Create(&handles.builds);
+  if (status == CUDNN_STATUS_SUCCESS) {
+    status = functions->Create(&handles.executes);
+    if (status != CUDNN_STATUS_SUCCESS) functions->Destroy(handles.builds);
+  }
+  if (status != CUDNN_STATUS_SUCCESS) {
     *why_not = NotStarting(kCudnn, functions->GetErrorString(status));
     return nullptr;
   }
   int device = 0;
   static_cast<void>(cudaGetDevice(&device));
-  return std::unique_ptr<Cudnn>(new Cudnn(std::move(functions), handle, device, std::move(warn)));
+  return std::unique_ptr<Cudnn>(new Cudnn(std::move(functions), handles, device, std::move(warn)));
 }
 
-Cudnn::Cudnn(std::unique_ptr<const Functions> functions, void* handle, int device, Warn warn)
+Cudnn::Cudnn(std::unique_ptr<const Functions> functions, Handles handles, int device, Warn warn)
     : Library(kCudnn, std::move(warn)),
       functions_(std::move(functions)),
-      handle_(handle),
+      handles_(handles),
       device_(device) {}
 
 Cudnn::~Cudnn() {
@@ -110,7 +117,8 @@ Cudnn::~Cudnn() {
     plans_.clear();
     gradient_plans_.clear();
   }
-  functions_->Destroy(handle_);
+  functions_->Destroy(handles_.executes);
+  functions_->Destroy(handles_.builds);
 }
 
 std::string Cudnn::name() const { return "cuDNN " + VersionOf(functions_->GetVersion()); }
@@ -119,8 +127,8 @@ std::shared_ptr<const Cudnn::Plan> Cudnn::PlanOf(const DnnAttend& attend) {
   if (!failure().empty()) return nullptr;
   std::shared_ptr<const Plan> plan;
   if (Knows(attend, &plan)) return plan;
-  // Two threads must not use a handle at once.
-  const MutexLock handle_lock(&handle_mu_);
+  // A shape is computed the same way at every call: who wants one that is being compiled waits.
+  const MutexLock builds_lock(&builds_mu_);
   if (Knows(attend, &plan)) return plan;
   plan = NewPlan(attend);
   const MutexLock lock(&mu_);
@@ -132,13 +140,21 @@ bool Cudnn::Knows(const DnnAttend& attend, std::shared_ptr<const Plan>* plan) co
   const MutexLock lock(&mu_);
   const Plans& plans = attend.is_gradient ? gradient_plans_ : plans_;
   const auto found = plans.find(attend);
-  if (found != plans.end()) *plan = found->second;
-  return found != plans.end() || plans.size() >= kMostPlans;
+  if (found != plans.end()) {
+    *plan = found->second;
+    return true;
+  }
+  const auto is_of_kind = [&](const auto& entry) {
+    const DnnAttend& other = entry.first;
+    return other.dtype == attend.dtype && other.D == attend.D && other.Dv == attend.Dv;
+  };
+  return plans.size() >= kMostPlans ||
+         std::ranges::count_if(plans, is_of_kind) >= std::ptrdiff_t{kMostPlansOfKind};
 }
 
 std::shared_ptr<const Cudnn::Plan> Cudnn::NewPlan(const DnnAttend& attend) const {
   static_cast<void>(cudaSetDevice(device_));
-  auto plan = std::make_shared<const Plan>(*functions_, handle_, attend);
+  auto plan = std::make_shared<const Plan>(*functions_, handles_.builds, attend);
   return plan->chosen.plan == nullptr ? nullptr : plan;
 }
 
@@ -180,10 +196,10 @@ bool Cudnn::Attend(const Plan& plan, const DnnCall& call, void* workspace, cudaS
   pack.Finalize();
   cudnnStatus_t status = pack.status();
   if (pack.ok()) {
-    const MutexLock lock(&handle_mu_);
-    status = functions_->SetStream(handle_, stream);
+    const MutexLock lock(&executes_mu_);
+    status = functions_->SetStream(handles_.executes, stream);
     if (status == CUDNN_STATUS_SUCCESS) {
-      status = functions_->BackendExecute(handle_, plan.chosen.plan->get(), pack.get());
+      status = functions_->BackendExecute(handles_.executes, plan.chosen.plan->get(), pack.get());
     }
   }
   if (status == CUDNN_STATUS_SUCCESS) {

@@ -67,11 +67,14 @@ class Cudnn final : public Library {
   ~Cudnn() override;
 
   std::string name() const override;
-  // Plans are made once for the life of the process: so many may be of either direction, since each
-  // compiles a kernel for half a second, while calls of other threads wait.
-  static constexpr size_t kMostPlans = 128;
+  // Each plan compiles a kernel for half a second, once for the life of the process: so many may be
+  // of either direction, and so many of these of one kind (dtype and columns), so that all lengths
+  // of one model leave places to others. None makes room for another one: where shapes come in turn
+  // that are more than there are places, each call would compile.
+  static constexpr size_t kMostPlans = 512, kMostPlansOfKind = 256;
   // How to compute it: the same way at every call. Null: the library does not compute it, has
-  // failed, or has made kMostPlans plans for others.
+  // failed, or has given its places to others. It compiles what is new, one shape at a time: a
+  // thread that asks for another new one, or for the same, waits, but Attend does not.
   std::shared_ptr<const Plan> PlanOf(const DnnAttend& attend);
   static int64_t WorkspaceBytes(const Plan& plan);
   // Of whichever engine. It grows with H, of a gradient.
@@ -82,15 +85,20 @@ class Cudnn final : public Library {
   bool Attend(const Plan& plan, const DnnCall& call, void* workspace, cudaStream_t stream);
 
  private:
-  Cudnn(std::unique_ptr<const dnn::Functions> functions, void* handle, int device, Warn warn);
+  // Two threads must not use a handle at once: one is to compile with, one to execute.
+  struct Handles {
+    void *builds = nullptr, *executes = nullptr;
+  };
+  Cudnn(std::unique_ptr<const dnn::Functions> functions, Handles handles, int device, Warn warn);
   // Whether no plan is to be made; then *plan is it.
   bool Knows(const DnnAttend& attend, std::shared_ptr<const Plan>* plan) const;
   std::shared_ptr<const Plan> NewPlan(const DnnAttend& attend) const;
 
   const std::unique_ptr<const dnn::Functions> functions_;
-  void* const handle_;
-  const int device_;  // the current one of every call
-  Mutex handle_mu_;   // of its uses; from the choice of its stream until a call has been asked for
+  const Handles handles_;
+  const int device_;   // the current one of every call
+  Mutex builds_mu_;    // of uses of that handle, as the next one
+  Mutex executes_mu_;  // from the choice of its stream until a call has been asked for
   mutable Mutex mu_;
   // Null: the library does not compute it.
   using Plans = std::map<DnnAttend, std::shared_ptr<const Plan>>;

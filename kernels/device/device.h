@@ -21,7 +21,7 @@ struct DeviceInfo {
   std::string description;      // "AVX2, 2 threads": for people
   std::string instruction_set;  // "AVX2", "sm_90"
   int threads = 1;              // that compute
-  double peak_flops = 0;        // measured at start-up, float32 FLOP/s of the whole device
+  double peak_flops = 0;        // FLOP/s: float32, measured at start; of CUDA 16-bit, by data sheet
   double bytes_per_second = 0;  // measured at start-up, streaming read
   // Measured at start-up: writing to memory that the process does not have yet, which the system
   // clears first. 0: new memory costs no more than reused memory.

@@ -24,7 +24,8 @@ void attnd_engine_free(attnd_engine*);
 /* "AVX2, 2 threads"; valid while the engine lives. */
 const char* attnd_engine_description(const attnd_engine*);
 const char* attnd_engine_device(const attnd_engine*);  // "cpu", "cuda:0"
-/* float32 FLOP/s of the device, as measured at start-up. */
+/* FLOP/s of the device: of the processor in float32, measured at start-up; of a CUDA device in 16
+ * bits, by the data sheet of its tensor cores. */
 double attnd_engine_peak_flops(const attnd_engine*);
 /* Parallel launches so far. */
 int64_t attnd_engine_launches(const attnd_engine*);

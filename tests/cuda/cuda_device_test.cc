@@ -31,6 +31,14 @@ Bytes RandomBytes(size_t bytes, unsigned seed) {
   return data;
 }
 
+// It was that of float32, which 16-bit work went beyond: shares of it were above 1.
+TEST(CudaDevice, ItsPeakIsThatOfItsTensorCores) {
+  const auto device = NewDevice();
+  const cuda::Cuda& cuda = static_cast<cuda::CudaDevice&>(*device).cuda();
+  EXPECT_GT(cuda.tensor_flops, cuda.flops);
+  EXPECT_GE(device->info().peak_flops, cuda.tensor_flops);
+}
+
 TEST(CudaDevice, CopiesPiecesOfAnySize) {
   const auto device = NewDevice();
   Stream stream(*device, &device->memory());

@@ -81,25 +81,6 @@ TEST_F(CudnnTakes, LargeSequencesOf16Bits) {
   EXPECT_TRUE(Takes({.Nq = 600, .Nk = 600}));
 }
 
-// Each costs half a second of a lane, whatever it computes.
-TEST_F(CudnnTakes, NoMoreShapesThanItMayCompile) {
-  EXPECT_TRUE(Takes(AttentionSizes{}));
-  for (size_t i = 1; i < cuda::Cudnn::kMostPlans; ++i) {
-    static_cast<void>(device->cudnn()->PlanOf({.lse_head = static_cast<int64_t>(i)}));
-  }
-  EXPECT_FALSE(Takes({.dtype = DType::kBF16}));
-  EXPECT_TRUE(Takes(AttentionSizes{}));
-}
-
-// Which requests must ask for.
-TEST_F(CudnnTakes, GradientsLeaveTheForwardItsShapes) {
-  for (size_t i = 0; i < cuda::Cudnn::kMostPlans; ++i) {
-    static_cast<void>(
-        device->cudnn()->PlanOf({.is_gradient = true, .lse_head = static_cast<int64_t>(i)}));
-  }
-  EXPECT_TRUE(Takes(AttentionSizes{}));
-}
-
 TEST_F(CudnnTakes, BandsOfWhichEveryQuerySeesAKey) {
   EXPECT_TRUE(Takes(CausalSizes(DType::kF16)));
   AttentionSizes band = {.H = 64, .Hkv = 64, .Nq = 768, .Nk = 768, .lengths = {{768, 768}}};

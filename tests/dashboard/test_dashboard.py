@@ -58,6 +58,13 @@ def test_every_variable_narrows_something():
     assert not [name for name in VARIABLES if name != "datasource" and f"${name}" not in text]
 
 
+def test_what_is_achieved_counts_the_seconds_of_a_batch_once():
+    """They were counted once for each of its requests: FLOP/s fell as batches grew."""
+    (panel,) = [panel for panel in PANELS if panel["title"] == "Achieved FLOP/s by method"]
+    for target in targets(panel):
+        assert names(target) == {"attnd_flops_total", "attnd_batch_compute_seconds_total"}
+
+
 def test_variables_list_what_the_server_has(prometheus):
     values = {}
     for variable in DASHBOARD["templating"]["list"]:

@@ -55,6 +55,8 @@ def test_counters_add_up(fresh, rng, method, direction):
     for phase in ("queue", "gather", "compute", "answer", "request"):
         assert eventually(lambda p=phase: total(f"attnd_{p}_seconds_count") == 3), phase
     assert np.isclose(total("attnd_compute_seconds_sum"), compute_seconds, rtol=1e-3)
+    assert np.isclose(total("attnd_batch_compute_seconds_total", device=DEVICE), compute_seconds,
+                      rtol=1e-3)
     assert total("attnd_request_seconds_sum") >= compute_seconds
     assert total("attnd_workspace_peak_bytes_count") == 3
     assert server.metric("attnd_batch_requests_sum", method=method) == 3

@@ -203,6 +203,9 @@ TEST_F(LaneTest, ABatchIsInTheMetrics) {
            "attnd_batch_requests_sum{method=\"softmax\"} 2\n",
            "attnd_batch_tokens_sum{method=\"softmax\"} 5\n",
            "attnd_compute_seconds_count{direction=\"forward\",method=\"softmax\"} 2\n",
+           "attnd_compute_seconds_sum{direction=\"forward\",method=\"softmax\"} 0.02\n",
+           "attnd_batch_compute_seconds_total{device=\"cpu\",direction=\"forward\","
+           "method=\"softmax\"} 0.01\n",
            "attnd_tokens_total{device=\"cpu\",direction=\"forward\",method=\"softmax\"} 5\n",
            "attnd_flops_total{device=\"cpu\",direction=\"forward\",method=\"softmax\"} 5000\n",
            "attnd_lane_busy_seconds_total{device=\"cpu\",lane=\"0\"} 0.01\n",

@@ -104,6 +104,12 @@ TEST(Metrics, ABatchCountsItsRequestsTokensFlopsAndMemory) {
   EXPECT_EQ(
       Value(metrics, R"(attnd_flops_total{device="cpu",direction="backward",method="local"})"),
       1e9);
+  // Seconds of a batch count once for each of its requests, and once.
+  EXPECT_EQ(
+      Value(
+          metrics,
+          R"(attnd_batch_compute_seconds_total{device="cpu",direction="backward",method="local"})"),
+      2);
   EXPECT_EQ(Value(metrics, R"(attnd_queue_seconds_sum{direction="backward",method="local"})"), 1);
   EXPECT_EQ(Value(metrics, R"(attnd_gather_seconds_sum{direction="backward",method="local"})"),
             0.5);
@@ -192,6 +198,8 @@ TEST(Metrics, EachDeviceHasSeriesOfItsOwn) {
   EXPECT_EQ(Value(metrics, of_method("attnd_tokens_total", "plain:0")), 200);
   EXPECT_EQ(Value(metrics, of_method("attnd_flops_total", "cpu")), 0);
   EXPECT_EQ(Value(metrics, of_method("attnd_flops_total", "plain:0")), 1e5);
+  EXPECT_EQ(Value(metrics, of_method("attnd_batch_compute_seconds_total", "cpu")), 0);
+  EXPECT_EQ(Value(metrics, of_method("attnd_batch_compute_seconds_total", "plain:0")), 1);
   EXPECT_EQ(Value(metrics, R"(attnd_lane_busy_seconds_total{device="cpu",lane="1"})"), 0);
   EXPECT_EQ(Value(metrics, R"(attnd_lane_busy_seconds_total{device="plain:0",lane="2"})"), 2.5);
   EXPECT_EQ(Value(metrics, R"(attnd_lane_efficiency_ratio{device="plain:0",lane="3"})"), 0.1);
@@ -327,7 +335,8 @@ TEST(Metrics, TheFamiliesAreThoseOfTheDesign) {
           "attnd_compute_seconds histogram", "attnd_answer_seconds histogram",
           "attnd_tokens_total counter", "attnd_flops_total counter",
           "attnd_batch_requests histogram", "attnd_batch_tokens histogram",
-          "attnd_dispatch_total counter", "attnd_queue_requests gauge", "attnd_queue_bytes gauge",
+          "attnd_batch_compute_seconds_total counter", "attnd_dispatch_total counter",
+          "attnd_queue_requests gauge", "attnd_queue_bytes gauge",
           "attnd_queue_oldest_seconds gauge", "attnd_inflight_requests gauge",
           "attnd_parked_requests gauge", "attnd_refused_total counter",
           "attnd_received_bytes_total counter", "attnd_sent_bytes_total counter",

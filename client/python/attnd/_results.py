@@ -136,7 +136,7 @@ class SelfTest:
 class DeviceInfo:
     name: str
     description: str
-    peak_flops: float
+    peak_flops: float  # of the processor in float32; of a CUDA device of its tensor cores
     bytes_per_second: float
     self_test_seconds: float = 0.0
     self_tests: tuple[SelfTest, ...] = field(default=())  # empty: nothing had to be proven

@@ -42,6 +42,18 @@ size_t VersionFromEnvironment() {
 struct Handle {
   Device* device;
   cudaStream_t stream = nullptr;
+  std::atomic<bool> is_used = false;
+};
+// A thread must have a handle for itself.
+class Use {
+ public:
+  Use(cudnnHandle_t handle, const char* function) : handle_(*static_cast<Handle*>(handle)) {
+    if (handle_.is_used.exchange(true)) Misuse("%s: another thread uses the handle", function);
+  }
+  ~Use() { handle_.is_used = false; }
+
+ private:
+  Handle& handle_;
 };
 // One that gives other bits at times, one that cuts the keys of a row, and one that does neither.
 constexpr int64_t kEngines = 3;
@@ -78,6 +90,7 @@ cudnnStatus_t Destroy(cudnnHandle_t handle) {
   return CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t SetStream(cudnnHandle_t handle, cudaStream_t stream) {
+  const Use use(handle, "cudnnSetStream");
   static_cast<Handle*>(handle)->stream = stream;
   return CUDNN_STATUS_SUCCESS;
 }
@@ -97,6 +110,9 @@ cudnnStatus_t FinalizeDescriptor(cudnnBackendDescriptor_t descriptor) {
   const cudnnStatus_t status = Finalize(&node);
   if (status != CUDNN_STATUS_SUCCESS) return status;
   if (node.kind == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
+    const Use use(node.One<cudnnHandle_t>(CUDNN_ATTR_EXECUTION_PLAN_HANDLE),
+                  "cudnnBackendFinalize");
+    if (cudnn_compiles) cudnn_compiles();
     const Node& configuration = node.At(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
     const uint64_t hash = HashOf(*AttentionOf(GraphOf(configuration)));
     Put<int64_t>(&node, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
@@ -181,9 +197,12 @@ void CheckApart(const std::vector<const DnnTensor*>& tensors) {
 cudnnStatus_t Execute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan_of,
                       cudnnBackendDescriptor_t pack_of) {
   const Node &plan = NodeOf(plan_of), &pack = NodeOf(pack_of);
+  const Use use(handle, "cudnnBackendExecute");
   const auto& of = *static_cast<Handle*>(handle);
+  // The handle of a plan may be another one of the same device.
   if (!plan.is_finalized || !pack.is_finalized || of.device != &CurrentDevice() ||
-      plan.One<cudnnHandle_t>(CUDNN_ATTR_EXECUTION_PLAN_HANDLE) != handle) {
+      static_cast<Handle*>(plan.One<cudnnHandle_t>(CUDNN_ATTR_EXECUTION_PLAN_HANDLE))->device !=
+          of.device) {
     Misuse("cudnnBackendExecute: a descriptor that is not finalized, or another device");
   }
   const Node& configuration = plan.At(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
@@ -234,6 +253,7 @@ cudnnStatus_t Execute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan_of,
 
 std::atomic<Cudnn> cudnn = FromEnvironment();
 std::atomic<size_t> cudnn_version = VersionFromEnvironment();
+std::function<void()> cudnn_compiles;
 
 void* FindInCudnn(std::string_view name) {
   if (cudnn == Cudnn::kAbsent) return nullptr;

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <functional>
 
 namespace emu {
 
@@ -23,5 +24,8 @@ extern std::atomic<Cudnn> cudnn;
 // As the library tells it: 91900 is 9.19.0. From EMULATED_CUDNN_VERSION, or kNewCudnn.
 constexpr size_t kNewCudnn = 92801;
 extern std::atomic<size_t> cudnn_version;
+// Called whenever a plan is compiled, on the thread that asked for it; null: nothing is. It is set
+// while no thread asks.
+extern std::function<void()> cudnn_compiles;
 
 }  // namespace emu

@@ -283,6 +283,11 @@ LIBRARY = faults_of("", [
      "add(Uid::kShift, bytes + scratch.dq_sums)",
      "add(Uid::kShift, bytes)",
      "CudnnGradCuda.EveryQuerySeesAllKeys", "plain", ""),
+    ("shared handle", "plans are compiled with the handle that executes",
+     "cudnn.cc",
+     "(*functions_, handles_.builds, attend)",
+     "(*functions_, handles_.executes, attend)",
+     "CudnnPlans.OtherThreadsAttendWhileOneIsCompiled", "plain", ""),
 ])
 
 FAULTS = KERNELS + LIBRARY
