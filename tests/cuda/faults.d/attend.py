@@ -185,6 +185,15 @@ KERNELS = faults_of("attend/", [
      "run_[half].first + run_[half].count <= first;",
      "run_[half].first + run_[half].count < first;",
      "AttendGradBiasCuda.SharesOfOneHead", "plain", "attend_grad_f32.cu"),
+    ("cubic time", "a block walks over all tiles of keys before its own",
+     "attend_grad_bias.cuh",
+     "pair_.StartWalk(tile, k.first, k.end);\n      while (true) {\n"
+     "        const GradStep step = pair_.Step();\n        if (step.done) break;\n",
+     "pair_.StartWalk(tile, 0, k.end);\n      while (true) {\n"
+     "        const GradStep step = pair_.Step();\n        if (step.done) break;\n"
+     "        if (step.other_tile < k.first) {\n          __syncthreads();\n"
+     "          pair_.NextStep();\n          continue;\n        }\n",
+     "AttendGradBias.AWalkStartsAtItsTile", "plain", "attend_grad_f32.cu"),
     ("shared sums", "a launch meets what an earlier one has added",
      "attend_grad_data.h",
      "first = begin + round * s.of_round;",
