@@ -79,6 +79,23 @@ TEST(ScanCuts, GiveTheBitsOfOneLaunchWhereBlocksShareALine) {
   ExpectSameBitsOfCuts(spec, true);
 }
 
+// The largest key so far, and the largest lift of later queries, of a line of several launches:
+// both come from the launch before.
+TEST(ScanCuts, ShiftsGoOnWhereTheyEnded) {
+  constexpr int64_t kN = (int64_t{1} << 13) + 100;
+  for (const ScanDen den : {ScanDen::kOne, ScanDen::kAdd}) {
+    ScanSpec spec = {.B = 1, .H = 1, .Hkv = 1, .Nq = kN, .Nk = kN, .D = 4, .Dv = 4};
+    spec.params = {.map = FeatureMap::kExp, .causal = true, .den = den, .scale = 1e-3};
+    const auto change = [](ScanCase* c) {
+      for (int64_t d = 0; d < 4; ++d) c->k.Set(0, 0, 50, d, 120);
+      for (int64_t n = 0; n < kN; ++n) {
+        for (int64_t d = 0; d < 4; ++d) c->q.Set(0, 0, n, d, c->q.Get(0, 0, n, d) - 90);
+      }
+    };
+    ExpectMatchesPlain(spec, "cuda", {.out = 1e-4, .grad = 1e-4}, change);
+  }
+}
+
 // The clock is read before each launch: later and later, until the run has not ended.
 TEST(ScanCuts, ARunEndsBetweenThem) {
   using Time = RunControl::Clock::time_point;

@@ -59,8 +59,8 @@ SIMT_FN float PrefixMax(float value, float* warp_most, float* carry) {
   return value;
 }
 
-// Positions of a launch in which a block takes a whole line: some milliseconds.
-constexpr int64_t kLinePart = int64_t{1} << 18;
+// Positions of a launch in which a block walks along a line: many times what a launch takes.
+constexpr int64_t kLinePart = int64_t{1} << 13;
 
 // k_shift = the largest so far, of keys [first, first + kLinePart), those before being done. A
 // block a line and kv head.
