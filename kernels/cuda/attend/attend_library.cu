@@ -202,6 +202,8 @@ bool LibraryAttention::Take(const LibraryProblem& problem, int64_t b) {
     take_heads(static_cast<double>(taken.kv_heads - 1));
   }
   taken.seconds = seconds * static_cast<double>(taken.kv_heads) / static_cast<double>(Hkv);
+  // A plan may be compiled for half a second. Own kernels find the stream stopped, too.
+  if (stream_.stopped()) return false;
   taken.plan = device_.cudnn()->PlanOf(attend);
   if (taken.plan == nullptr) return false;
   seqs_.push_back(std::move(taken));
