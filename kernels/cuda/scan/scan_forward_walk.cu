@@ -25,8 +25,9 @@ DeviceStatus WalkForward(CudaDevice& device, Stream& stream, const ScanWorks& wo
                          const ForwardPass& part) {
                        return WithWalkShape(number, [&](auto walk) {
                          using S = decltype(walk);
-                         const auto kernel =
-                             over_features ? &ScanForward<S, true> : &ScanForward<S, false>;
+                         auto* kernel = &ScanForward<S, false, false>;
+                         if (pass.whole_lines) kernel = &ScanForward<S, false, true>;
+                         if (over_features) kernel = &ScanForward<S, true, false>;
                          return LaunchOver(device, stream, shape, kernel, list, part);
                        });
                      });

@@ -9,7 +9,9 @@
 
 namespace attnd::cuda {
 
-template <class S, bool kFeatures>
+// kWholeLines: ForwardPass::whole_lines, over columns alone. A kernel of its own, since with its
+// registers other walks would have one block a processor where they have two.
+template <class S, bool kFeatures, bool kWholeLines>
 struct ForwardWalk : WalkBlock<S, kFeatures> {
   using Base = WalkBlock<S, kFeatures>;
   using Base::at, Base::count, Base::first, Base::group, Base::lane, Base::line, Base::plan,
@@ -20,7 +22,7 @@ struct ForwardWalk : WalkBlock<S, kFeatures> {
   float z[S::kColumns];  // over features
 
   SIMT_FN ForwardWalk(const ScanWork& work, int64_t block, const ForwardPass& given)
-      : Base(work, block, given.whole_lines), pass(given) {
+      : Base(work, block, kWholeLines), pass(given) {
     for (int c = 0; c < S::kColumns; ++c) z[c] = 0;
     simt::SharedTiles tiles;
     const size_t rows = static_cast<size_t>(plan.rows), queries = rows * group;
@@ -39,16 +41,15 @@ struct ForwardWalk : WalkBlock<S, kFeatures> {
 
   SIMT_FN void Run() {
     if (pass.local && !pass.last && at.segment + 1 == line.segments) return;
-    const bool whole = !kFeatures && pass.whole_lines;
-    const int64_t begin = whole ? pass.cut.begin : at.segment;
-    const int64_t end = whole ? min(line.segments, pass.cut.end) : at.segment + 1;
+    const int64_t begin = kWholeLines ? pass.cut.begin : at.segment;
+    const int64_t end = kWholeLines ? min(line.segments, pass.cut.end) : at.segment + 1;
     if (begin >= end) return;
     const auto elements = Base::Elements(state);
-    const bool keeps = whole && pass.for_rows && w.states != nullptr;
-    const bool continues = whole && begin > 0;
+    const bool keeps = kWholeLines && pass.for_rows && w.states != nullptr;
+    const bool continues = kWholeLines && begin > 0;
     if (!pass.local) {
       float* before = nullptr;
-      if (whole ? continues && keeps : w.states != nullptr) {
+      if (kWholeLines ? continues && keeps : w.states != nullptr) {
         before = Base::FloatsAt(w.states, begin);
       } else if (continues) {
         before = Base::CarryAt(pass.cut.is_odd);
@@ -73,13 +74,13 @@ struct ForwardWalk : WalkBlock<S, kFeatures> {
     float* after = nullptr;
     if (keeps || pass.local) {
       after = Base::FloatsAt(w.states, keeps ? end : at.segment);
-    } else if (whole && end < line.segments) {
+    } else if (kWholeLines && end < line.segments) {
       after = Base::CarryAt(!pass.cut.is_odd);
     }
     StateRef to;
     if (after != nullptr) {
       to = StateRef(w, after);
-    } else if (!kFeatures && (w.states == nullptr || whole)) {
+    } else if (!kFeatures && (w.states == nullptr || kWholeLines)) {
       // Else those who made the states of segments write the last one.
       to = StateRef(w.s_out, w.z_out, at.b, at.g);
     }
@@ -316,11 +317,11 @@ struct ForwardWalk : WalkBlock<S, kFeatures> {
   }
 };
 
-template <class S, bool kFeatures>
+template <class S, bool kFeatures, bool kWholeLines>
 __global__ void __launch_bounds__(kWalkMostWarps* simt::kWarp)
     ScanForward(const __grid_constant__ Problems<ScanWork> problems, ForwardPass pass) {
   const Place<ScanWork> place = FindPlace(problems);
-  ForwardWalk<S, kFeatures>(place.problem, place.block, pass).Run();
+  ForwardWalk<S, kFeatures, kWholeLines>(place.problem, place.block, pass).Run();
 }
 
 }  // namespace attnd::cuda
