@@ -132,5 +132,15 @@ TEST(MatMulCuda, FinishOfChunksAndLargeTiles) {
   }
 }
 
+// Chunks that threads share.
+TEST(MatMulCuda, SumsOfManyChunks) {
+  Products list;
+  // 33 and 66 chunks: teams of two threads and of four.
+  list.Add(DType::kF16, DType::kF16, DType::kF32, {2, 131'100}, {131'100, 3}, {2, 3},
+           Memory::kTransposed);
+  list.Add(DType::kBF16, DType::kBF16, DType::kF32, {1, 270'000}, {270'000, 1}, {1, 1});
+  list.Expect(1e-5);
+}
+
 }  // namespace
 }  // namespace attnd::testing

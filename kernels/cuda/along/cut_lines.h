@@ -7,6 +7,14 @@
 
 namespace attnd::cuda {
 
+// Of a launch in which a warp goes through the chunks of a line, one a lane and step: `most` of
+// them, `bytes` of all lines.
+inline double MergeSeconds(const Cuda& cuda, int64_t most, double bytes) {
+  constexpr double kStepSeconds = 1e-6;  // a load from memory, and exponentials of float64
+  const double steps = static_cast<double>(most) / simt::kWarp;
+  return std::max(cuda.Seconds(0, bytes), Cuda::kLaunchSeconds + kStepSeconds * steps);
+}
+
 // Lines of one kind.
 struct CutList {
   ProblemList<Lines> all, cut;  // every chunk; those of cut lines once more
@@ -38,6 +46,7 @@ class CutLines {
         continue;
       }
       parts_ += lines.parts();
+      most_chunks_ = std::max(most_chunks_, lines.chunks);
       merged.Add(lines, lines.warp_blocks());
       list.cut.Add(lines, lines.chunk_blocks());
       list.cut_elements += elements;
@@ -51,7 +60,8 @@ class CutLines {
     return TakeShared(stream, RoundUp(parts_, kShareParts) * static_cast<int64_t>(sizeof(P)));
   }
   double MergedSeconds(const Cuda& cuda, size_t part_bytes) const {
-    return cuda.Seconds(0, static_cast<double>(parts_) * static_cast<double>(part_bytes));
+    return MergeSeconds(cuda, most_chunks_,
+                        static_cast<double>(parts_) * static_cast<double>(part_bytes));
   }
 
   CutList& of(LineKind kind) { return lists_[static_cast<size_t>(kind)]; }
@@ -60,7 +70,7 @@ class CutLines {
  private:
   static constexpr int64_t kShareParts = 8;  // each problem has a multiple of them
   std::array<CutList, kLineKinds> lists_;
-  int64_t parts_ = 0;
+  int64_t parts_ = 0, most_chunks_ = 0;  // of all lines, of one
 };
 
 // Calls run(kind) with each kind as a constant until one fails: of dense lines, of all.

@@ -12,7 +12,7 @@ namespace attnd::cuda {
 
 // Views of Lines.
 constexpr int kReduceX = 0, kReduceOut = 1;
-// Rows of a chunk of lines side by side: as many as keep a thread busy.
+// Rows of a chunk of lines side by side: as many as keep a thread busy, or a multiple of them.
 constexpr int kReduceRows = 1024, kReduceStep = 16;
 
 constexpr size_t kReduceShared = simt::SharedBytes<Part>(Lines::kThreads) +

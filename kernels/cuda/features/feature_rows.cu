@@ -2,19 +2,23 @@
 // a third.
 #include "kernels/cuda/features/feature_rows.cuh"
 
+#include <algorithm>
+
 #include "kernels/cuda/features/mapped_rows.cuh"
 #include "kernels/cuda/primitives.h"
 
 namespace attnd::cuda {
 namespace {
 
-// Of a feature, in each of the passes.
-constexpr double kFlops = 40;
+// Of a feature, in each of the passes; of a block or warp that works on a row, for each feature of
+// a thread.
+constexpr double kFlops = 40, kStepSeconds = 3e-7;
 
 template <class P>
 struct Work {
   ProblemList<P> list;
   double elements = 0, bytes = 0;
+  int64_t longest = 0;  // features of a thread
 
   void Count(const FeatureRowsProblem& p, double features) {
     elements += features;
@@ -23,7 +27,8 @@ struct Work {
   double Seconds(const CudaDevice& device, const FeatureRowsArgs& args) const {
     const double passes =
         (args.derivative ? 2 : 1) + (args.features.norm == RowNorm::kNone ? 0 : 1);
-    return CudaOf(device).Seconds(kFlops * passes * elements, bytes);
+    return std::max(CudaOf(device).Seconds(kFlops * passes * elements, bytes),
+                    kStepSeconds * passes * static_cast<double>(longest));
   }
 };
 
@@ -70,6 +75,7 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const FeatureRowsArgs
     work.list.Add({.x = p.x, .dout = p.dout, .out = p.out.As<float>(), .rows = rows, .D = D},
                   is_long ? rows : DivideUp(rows, RowThreads<simt::kWarp>::kRows));
     work.Count(p, features);
+    work.longest = std::max(work.longest, DivideUp(F, is_long ? kRowBlock : simt::kWarp));
   }
   DeviceStatus status =
       LaunchOver(device, stream,

@@ -58,6 +58,8 @@ class RandomLaunch {
   void AddHeads(const RandomFeaturesTask& task) {
     const Shape& s = task.x.shape;
     heads_.Add(task, s[0] * s[1]);
+    all_rows_ += static_cast<double>(task.rows);
+    most_rows_ = std::max(most_rows_, s[2]);
   }
 
   // A pass over all rows that moves so many bytes an element of u and x.
@@ -68,10 +70,13 @@ class RandomLaunch {
     return RunRows<kRowBlock>(step, bytes, long_);
   }
   DeviceStatus ShareShifts() {
-    const double bytes = 4.0 * static_cast<double>(heads_.blocks());
-    const LaunchShape shape = {.threads = kRowBlock,
-                               .shared_bytes = kRowSharedBytes,
-                               .seconds = CudaOf(device_).Seconds(0, bytes)};
+    // A thread waits for eight rows at a time.
+    constexpr double kRowSeconds = 1e-7;
+    const double of_block = kRowSeconds * static_cast<double>(DivideUp(most_rows_, kRowBlock));
+    const LaunchShape shape = {
+        .threads = kRowBlock,
+        .shared_bytes = kRowSharedBytes,
+        .seconds = std::max(CudaOf(device_).Seconds(0, 4 * all_rows_), of_block)};
     return LaunchOver(device_, stream_, shape, SharedShiftKernel, heads_);
   }
 
@@ -97,6 +102,8 @@ class RandomLaunch {
   const RandomFeaturesParams& params_;
   Rows short_, long_;
   ProblemList<RandomFeaturesTask> heads_;
+  double all_rows_ = 0;
+  int64_t most_rows_ = 0;  // of a head
 };
 
 // Rows whose threads hold them.

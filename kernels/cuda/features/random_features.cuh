@@ -221,6 +221,8 @@ static __global__ void __launch_bounds__(kRowBlock)
   const int64_t H = task.x.shape.dims[1], N = task.x.shape.dims[2];
   const float* const rows = task.row_shift + place.block * N;
   float most = -INFINITY;
+  // One block has no other loads under way.
+#pragma unroll 8
   for (int64_t n = threads.thread(); n < N; n += kRowBlock) {
     most = static_cast<float>(RowThreads<kRowBlock>::LargerOf(most, rows[n]));
   }

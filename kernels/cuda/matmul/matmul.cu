@@ -15,11 +15,23 @@ namespace {
 
 // Products of float32 are three of TF32, which take twice the time of 16-bit ones.
 constexpr double kProductsOfFloat = 6;
+// Of a step, whatever it computes: it waits for a copy from memory, which takes some 1 us, and two
+// are under way. Of a chunk that is added: eight are.
+constexpr double kStepSeconds = 5e-7, kAddSeconds = 1e-7;
 
 struct Work {
   ProblemList<MatMulTask> list;
   double flops = 0, bytes = 0;
+  int64_t longest = 0;  // steps of a block
 };
+
+// Of the steps of one block, each a whole tile.
+template <class S>
+double BlockSeconds(const Cuda& cuda, int64_t steps) {
+  const double flops = 2.0 * S::kSize * S::kSize * S::kK * (S::kIs16 ? 1 : kProductsOfFloat);
+  const double seconds = flops / (cuda.tensor_flops / cuda.processors);
+  return Cuda::kLaunchSeconds + static_cast<double>(steps) * std::max(seconds, kStepSeconds);
+}
 
 template <class S>
 DeviceStatus LaunchTiles(CudaDevice& device, Stream& stream, Work& work,
@@ -29,7 +41,8 @@ DeviceStatus LaunchTiles(CudaDevice& device, Stream& stream, Work& work,
   const LaunchShape shape = {
       .threads = S::kThreads,
       .shared_bytes = kMatMulSharedBytes<S>,
-      .seconds = cuda.Seconds(products * cuda.flops / cuda.tensor_flops, work.bytes)};
+      .seconds = std::max(cuda.Seconds(products * cuda.flops / cuda.tensor_flops, work.bytes),
+                          BlockSeconds<S>(cuda, work.longest))};
   return LaunchOver(device, stream, shape, MatMulKernel<S>, work.list, finish);
 }
 
@@ -65,17 +78,21 @@ DeviceStatus LaunchOwn(CudaDevice& device, Stream& stream,
   float* next = is_real ? static_cast<float*>(partial->data()) : nullptr;
   Work f32[2], f16[2], bf16[2];
   ProblemList<MatMulTask> cut;
+  int64_t most_added = 0;  // chunks, by a thread
   for (size_t i = 0; i < tasks.size(); ++i) {
     MatMulTask& task = tasks[i];
     if (task.chunks > 1) {
       task.partial = next;
       if (is_real) next += task.partial_floats();
-      cut.Add(task, task.tiles() * kFinishPieces);
+      cut.Add(task, task.tiles() * FinishBlocks(task));
+      most_added =
+          std::max(most_added, kFinishEach * DivideUp(task.chunks, FinishTeam(task.chunks)));
     }
     Work(&works)[2] = task.dtype == DType::kF16 ? f16 : task.dtype == DType::kBF16 ? bf16 : f32;
     Work& work = works[task.tile == MatMulTask::kLarge ? 1 : 0];
     work.list.Add(task, task.tiles() * task.chunks);
     work.flops += task.flops();
+    work.longest = std::max(work.longest, task.chunk);
     work.bytes += BytesOf(problems[i]) + 4.0 * static_cast<double>(task.partial_floats());
   }
   if (DeviceStatus status = LaunchDtype<float>(device, stream, f32, finish); !status.ok()) {
@@ -89,7 +106,9 @@ DeviceStatus LaunchOwn(CudaDevice& device, Stream& stream,
   }
   const LaunchShape shape = {
       .threads = kFinishThreads,
-      .seconds = CudaOf(device).Seconds(0, static_cast<double>(partial_bytes))};
+      .shared_bytes = kFinishSharedBytes,
+      .seconds = std::max(CudaOf(device).Seconds(0, static_cast<double>(partial_bytes)),
+                          kAddSeconds * static_cast<double>(most_added))};
   return LaunchOver(device, stream, shape, AddChunksKernel, cut, finish);
 }
 

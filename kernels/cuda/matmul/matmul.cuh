@@ -252,32 +252,61 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   }
 }
 
-// Adds up the chunks of sums of small results: kPieces blocks a tile. Bound by the bytes of the
-// chunks.
-constexpr int kFinishThreads = 256, kFinishPieces = 4;
+// Adds up the chunks of sums of small results. Bound by the bytes of the chunks. Teams of threads
+// share the chunks of an element: thread i of t adds chunks i, i + t, .. in this order, and those
+// sums are added in the order of threads.
+constexpr int kFinishThreads = 256, kMostFinishTeam = 32;
+constexpr int kFinishEach = 4;     // elements of a team, one after another
+constexpr int kFinishChunks = 32;  // of a thread, as long as teams can grow
+
+__host__ __device__ inline int FinishTeam(int64_t chunks) {
+  int team = 1;
+  while (team < kMostFinishTeam && team * kFinishChunks < chunks) team *= 2;
+  return team;
+}
+// Of a tile.
+__host__ __device__ inline int64_t FinishBlocks(const MatMulTask& p) {
+  const int of_block = kFinishThreads / FinishTeam(p.chunks) * kFinishEach;
+  return (p.partial_lines * p.partial_length + of_block - 1) / of_block;
+}
+constexpr size_t kFinishSharedBytes = simt::SharedBytes<float>(kFinishThreads);
 
 static __global__ void __launch_bounds__(kFinishThreads)
     AddChunksKernel(const __grid_constant__ Problems<MatMulTask> problems, MatMulFinish finish) {
-  constexpr int kSize = MatMulTask::kSmall, kElements = kSize * kSize;
   const Place<MatMulTask> place = FindPlace(problems);
   const MatMulTask& p = place.problem;
-  const int64_t tile = place.block / kFinishPieces;
-  const int piece = static_cast<int>(place.block - tile * kFinishPieces);
+  simt::SharedTiles shared;
+  float* const sums = shared.Take<float>(kFinishThreads);
+  const int team = FinishTeam(p.chunks), teams = kFinishThreads / team;
+  const int thread = static_cast<int>(threadIdx.x), member = thread / teams;
+  const int64_t blocks = FinishBlocks(p), tile = place.block / blocks;
   const TilePlace at(p, tile);
   const FinishSides sides(p, at);
   const int of_chunk = p.partial_lines * p.partial_length;
   const float* const partial = p.partial + tile * p.chunks * of_chunk;
-  const int end = (piece + 1) * (kElements / kFinishPieces);
-  for (int e = end - kElements / kFinishPieces + static_cast<int>(threadIdx.x); e < end;
-       e += kFinishThreads) {
-    const int line = e / kSize, i = e % kSize;
+  const auto first = static_cast<int>((place.block - tile * blocks) * (teams * kFinishEach));
+  for (int each = 0; each < kFinishEach; ++each) {
+    const int e = first + each * teams + thread % teams;
+    const int line = e / p.partial_length, i = e - line * p.partial_length;
     const int m = p.crosses ? i : line, n = p.crosses ? line : i;
-    if (m >= at.rows || n >= at.columns) continue;
-    const float* const from = partial + line * p.partial_length + i;
-    float sum = from[0];
+    const bool exists = e < of_chunk && m < at.rows && n < at.columns;
+    float sum = 0;
+    if (exists) {
+      const float* const from = partial + e;
+      sum = from[int64_t{member} * of_chunk];
 #pragma unroll 8
-    for (int chunk = 1; chunk < p.chunks; ++chunk) sum += from[chunk * of_chunk];
-    sides.Store(p, finish, m, n, sum);
+      for (int64_t chunk = member + team; chunk < p.chunks; chunk += team) {
+        sum += from[chunk * of_chunk];
+      }
+    }
+    if (team > 1) {
+      __syncthreads();  // all have read the sums of the element before
+      sums[thread] = sum;
+      __syncthreads();
+      if (member > 0) continue;
+      for (int other = 1; other < team; ++other) sum += sums[other * teams + thread];
+    }
+    if (exists) sides.Store(p, finish, m, n, sum);
   }
 }
 

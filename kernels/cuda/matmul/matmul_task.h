@@ -33,9 +33,9 @@ struct MatMulOperand : MatMulSide {
 
 // Order of a sum: k in steps of kStep; the steps of every summed matrix one after another; a step
 // starts from zero and is added to the steps before it. Long sums of small results are cut into
-// chunks of steps, each summed alone and added in ascending order. All of it follows from M, N, K,
-// the summed dimensions and the dtypes alone. What else is decided here changes no bit of the
-// result.
+// chunks of steps, each summed alone; chunks are added as AddChunksKernel says. All of it follows
+// from M, N, K, the summed dimensions and the dtypes alone. What else is decided here changes no
+// bit of the result.
 struct MatMulTask {
   // Elements of k of a step: of 16-bit operands of one dtype, and of others.
   static constexpr int kStep16 = 64, kStep32 = 32;
@@ -70,7 +70,7 @@ struct MatMulTask {
   int64_t partial_floats() const {
     return chunks > 1 ? tiles() * chunks * partial_lines * partial_length : 0;
   }
-  double flops() const;
+  double flops() const;  // that tiles take
 
  private:
   void SetLeading(const MatMulProblem& problem);

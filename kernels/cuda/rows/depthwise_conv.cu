@@ -1,5 +1,7 @@
 #include "kernels/cuda/rows/depthwise_conv.cuh"
 
+#include <algorithm>
+
 #include "kernels/cuda/primitives.h"
 
 namespace attnd::cuda {
@@ -7,6 +9,8 @@ namespace {
 
 // Of the multiply-adds alone: half of the instructions are others.
 constexpr double kShareOfPeak = 0.5;
+// Of four columns of the gradient's rows: a thread waits for those of x and dout.
+constexpr double kQuadSeconds = 2e-6;
 
 double FlopsOf(const View& x, int64_t w) {
   return 2 * static_cast<double>(x.shape.size()) * static_cast<double>(w) / kShareOfPeak;
@@ -49,7 +53,7 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const DepthwiseConvGr
   std::vector<ConvOver> overs;
   std::vector<int64_t> firsts;
   int64_t floats = 0, shares_bytes = 0;
-  double flops = 0, bytes = 0;
+  double flops = 0, bytes = 0, of_block = 0;
   for (const DepthwiseConvGradProblem& p : args.problems) {
     const int64_t matrices = p.x.shape[0] * p.x.shape[1];
     ConvOver over = {.x = p.x,
@@ -70,6 +74,8 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const DepthwiseConvGr
     shares_bytes += ShareOf<float>(matrices * over.row_blocks * over.taps);
     flops += FlopsOf(p.x, over.taps);
     bytes += static_cast<double>(p.x.bytes() + p.dout.bytes());
+    const int64_t quads = DivideUp(p.x.shape[3], int64_t{kQuad} << over.group_log2);
+    of_block = std::max(of_block, kQuadSeconds * static_cast<double>(quads));
   }
   const std::shared_ptr<Buffer> memory = TakeShared(stream, shares_bytes);
   if (memory == nullptr) return NoMemory(stream);
@@ -88,7 +94,7 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const DepthwiseConvGr
   DeviceStatus status = LaunchOver(device, stream,
                                    {.threads = kConvThreads,
                                     .shared_bytes = kConvGradShared,
-                                    .seconds = cuda.Seconds(flops, bytes)},
+                                    .seconds = std::max(cuda.Seconds(flops, bytes), of_block)},
                                    ConvSharesKernel, shares);
   if (!status.ok()) return status;
   const double moved = static_cast<double>(floats) * static_cast<double>(sizeof(float));

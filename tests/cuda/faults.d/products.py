@@ -39,12 +39,18 @@ MATMUL = faults_of("matmul/", [
      SIZES, "address", "matmul.cu"),
     ("order of a sum", "chunks are added in an order that depends on which threads run first",
      "matmul.cuh",
-     "    float sum = from[0];\n#pragma unroll 8\n"
-     "    for (int chunk = 1; chunk < p.chunks; ++chunk) sum += from[chunk * of_chunk];",
-     "    static unsigned arrivals = 0;\n    const unsigned start = arrivals++;\n    float sum = 0;\n"
-     "    for (int chunk = 0; chunk < p.chunks; ++chunk) {\n"
-     "      sum += from[(start + chunk) % p.chunks * of_chunk];\n    }",
+     "      sum = from[int64_t{member} * of_chunk];\n#pragma unroll 8\n"
+     "      for (int64_t chunk = member + team; chunk < p.chunks; chunk += team) {\n"
+     "        sum += from[chunk * of_chunk];\n      }",
+     "      static unsigned arrivals = 0;\n      const unsigned start = arrivals++;\n"
+     "      for (int64_t chunk = 0; team == 1 && chunk < p.chunks; ++chunk) {\n"
+     "        sum += from[(start + chunk) % p.chunks * of_chunk];\n      }",
      LISTS, "plain", "matmul.cu"),
+    ("missing barrier", "sums of other threads are read before they are there",
+     "matmul.cuh",
+     "      sums[thread] = sum;\n      __syncthreads();\n",
+     "      sums[thread] = sum;\n",
+     "MatMulCuda.SumsOfManyChunks", "plain", "matmul.cu"),
     ("divergence", "warps without rows skip a barrier",
      "matmul.cuh",
      "  // Through shared memory, so that threads follow the lines of the result.\n",
