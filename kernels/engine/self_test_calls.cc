@@ -104,15 +104,16 @@ std::vector<TestCall> ScanCalls() {
   calls.push_back(
       {.method = "fast_weights", .tensors = {{"beta_logits", {kB, kH, 75}}}, .dtypes = floats});
   // A walk over keys, which serves what chunks do not, has a kernel for each power of 2 of D, and
-  // of Dv, above 16.
+  // of Dv, above 16; another one for the delta rule.
   const auto walk = [&](const char* method, const OptionMap& options, int64_t D, int64_t Dv) {
     calls.push_back(
         {.method = method, .options = options, .N = 7, .D = D, .B = 1, .Dv = Dv, .dtypes = floats});
   };
-  for (const int64_t D : {20, 40, 100}) {
-    walk("fast_weights", {{"feature_map", Named("elu_plus_one")}}, D, D);
-  }
+  const OptionMap delta = {{"feature_map", Named("elu_plus_one")}};
+  for (const int64_t D : {20, 40, 100}) walk("fast_weights", delta, D, D);
+  walk("linear_attention", {{"causal", true}}, 100, 200);
   for (const int64_t D : {200, 400, 1000, 2000}) {
+    walk("fast_weights", delta, D, 8);
     walk("linear_attention", {{"causal", true}}, D, 8);
     walk("linear_attention", {{"causal", true}}, 8, D);
   }

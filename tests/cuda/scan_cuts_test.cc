@@ -8,7 +8,7 @@
 #include "kernels/cuda/cuda_rates.h"
 #include "tests/cpu/scan_case.h"
 #include "tests/cuda/described_device.h"
-#include "tests/cuda/emulator/options.h"
+#include "tests/cuda/emulator/kernels.h"
 
 namespace attnd::testing {
 namespace {
@@ -34,10 +34,19 @@ ScanSpec Lines(ScanSpec spec) {
   return spec.params.rule == ScanRule::kDelta ? Delta(spec) : spec;
 }
 
+// Of walks of whole lines, or of their segments over columns backward.
 int64_t LaunchesOf(Device* device, ScanCase* c) {
-  static_cast<void>(emu::TakeCounters());
+  static_cast<void>(emu::TakeLaunches());
   c->Run(device);
-  return emu::TakeCounters().launches;
+  int64_t launches = 0;
+  for (const auto& [kernel, count] : emu::TakeLaunches()) {
+    const bool is_forward =
+        kernel.starts_with("attnd::cuda::ScanForward<") && kernel.ends_with(" true>");
+    const bool is_backward =
+        kernel.starts_with("attnd::cuda::ScanBackward<") && kernel.ends_with(" false>");
+    if (is_forward || is_backward) launches += count;
+  }
+  return launches;
 }
 
 void ExpectSameBitsOfCuts(const ScanSpec& spec, bool has_cuts) {
