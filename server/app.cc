@@ -60,10 +60,9 @@ std::unique_ptr<Budget> NewBudgetOf(Device& device) {
       std::max(info.memory_bytes - device.memory().retain_bytes(), info.memory_bytes / 2));
 }
 
-void LogSelfTest(const DeviceInfo& info, const SelfTestReport& report) {
-  const std::string& device = info.name;
+void LogSelfTest(const std::string& device, const SelfTestReport& report) {
   if (report.rows.empty()) {
-    if (!info.has_host_memory) {
+    if (device.starts_with("cuda:")) {
       Log(LogLevel::kInfo, "not proven (--self-test=false): no library is used",
           {{"device", device}});
     }
@@ -373,7 +372,7 @@ void App::LogStart() const {
         {{"reason", cache_note_}});
   for (size_t i = 0; i < queues_.size(); ++i) {
     const DeviceInfo& device = engine_->device(i).info();
-    LogSelfTest(device, self_tests_[i]);
+    LogSelfTest(device.name, self_tests_[i]);
     // What requests of the device are charged to.
     const Budget& budget = queues_[i].memory != nullptr ? *queues_[i].memory : *budget_;
     Log(LogLevel::kInfo, i == 0 ? absl::StrCat("attnd-server ", Version()) : "further device",
