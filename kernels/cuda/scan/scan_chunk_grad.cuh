@@ -86,8 +86,12 @@ struct ChunkGrad : ChunkBlock<kWidth> {
           if (member == 0 || flow.is_forward) ReadState(sums);
           if (has_right) AddSeen(sums);
           if (is_last || flow.is_forward) {
-            // Warps of other columns read the same rows.
-            if (kWidth > 64) __syncthreads();
+            // Other lanes, and warps of other columns, read the same rows.
+            if (kWidth > 64) {
+              __syncthreads();
+            } else {
+              __syncwarp();
+            }
             Put(sums);
             StoreRows(p, flow.is_forward ? member : 0);
           }

@@ -227,8 +227,12 @@ struct ChunkRowsWalk : ChunkBlock<kWidth> {
         }
       }
     }
-    // Warps of other columns read the same queries.
-    if (kWidth > 64) __syncthreads();
+    // Other lanes, and warps of other columns, read the same queries.
+    if (kWidth > 64) {
+      __syncthreads();
+    } else {
+      __syncwarp();
+    }
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
 #pragma unroll
