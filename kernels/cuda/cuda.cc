@@ -55,8 +55,11 @@ CudaDevices NewCudaDevices(const CudaOptions& options) {
     }
     size_t free = 0, total = 0;
     cudaError_t failure = cudaSetDevice(ordinal);
-    // A waiting thread sleeps: cores belong to lanes that compute.
-    if (failure == cudaSuccess) failure = cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync);
+    // A waiting thread sleeps: cores belong to lanes that compute. Where it cannot, it spins.
+    if (failure == cudaSuccess &&
+        cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync) != cudaSuccess) {
+      static_cast<void>(cudaGetLastError());
+    }
     if (failure == cudaSuccess) failure = cudaMemGetInfo(&free, &total);
     if (failure != cudaSuccess) {
       result.why_not = name + ": " + cudaGetErrorString(failure);

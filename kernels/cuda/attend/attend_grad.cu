@@ -10,6 +10,7 @@
 #include "kernels/cuda/attend/attend_grad_spread.cuh"
 #include "kernels/cuda/attend/attend_library.h"
 #include "kernels/cuda/attend/attend_patterns.h"
+#include "kernels/cuda/launch_parts.h"
 #include "kernels/cuda/primitives.h"
 
 namespace attnd::cuda::attend_grad {
@@ -64,17 +65,10 @@ struct GradList {
                             void (*kernel)(Problems<P>, int64_t)) {
     if (list.empty()) return {};
     shape.threads = threads;
-    const auto launches = static_cast<double>(rounds);
-    shape.seconds = std::max(shape.seconds, longest) + launches * Cuda::kLaunchSeconds;
-    // A plan counts all rounds at once: there may be many.
-    if (stream.is_dry()) return LaunchOver(device, stream, shape, kernel, list, int64_t{0});
-    shape.seconds /= launches;
-    shape.most_seconds /= launches;
-    DeviceStatus status;
-    for (int64_t round = 0; status.ok() && round < rounds; ++round) {
-      status = LaunchOver(device, stream, shape, kernel, list, round);
-    }
-    return status;
+    shape.seconds = std::max(shape.seconds, longest) + Cuda::kLaunchSeconds;
+    return LaunchParts(stream, shape, rounds, [&](const LaunchShape& of_round, int64_t round) {
+      return LaunchOver(device, stream, of_round, kernel, list, round);
+    });
   }
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/launch_parts.h"
 #include "kernels/cuda/primitives.h"
 #include "kernels/cuda/rows/key_sort.h"
 
@@ -153,20 +154,15 @@ int64_t LongBlocksOf(const ScatterRowsOver& over) {
   return DivideUp(matrices, kScatterThreads >> over.group_log2) * DivideUp(D, columns);
 }
 
-// Over `parts` of sums, one after the other, where all of x may be added to one element of out.
-DeviceStatus LaunchParts(CudaDevice& device, Stream& stream, LaunchShape shape,
-                         void (*kernel)(Problems<ScatterRowsOver>, int64_t),
-                         ProblemList<ScatterRowsOver>& list, int64_t parts) {
-  constexpr double kMostSeconds = 4e-3;  // 60 ns for each of kRowsOfPart
-  shape.seconds += static_cast<double>(parts - 1) * Cuda::kLaunchSeconds;
-  if (stream.is_dry()) return LaunchOver(device, stream, shape, kernel, list, 0);
-  shape.seconds /= static_cast<double>(parts);
-  if (parts > 1) shape.most_seconds = kMostSeconds;
-  for (int64_t part = 0; part < parts; ++part) {
-    DeviceStatus status = LaunchOver(device, stream, shape, kernel, list, part);
-    if (!status.ok()) return status;
-  }
-  return {};
+// Over `parts` of sums, where all of x may be added to one element of out.
+DeviceStatus LaunchSums(CudaDevice& device, Stream& stream, LaunchShape shape,
+                        void (*kernel)(Problems<ScatterRowsOver>, int64_t),
+                        ProblemList<ScatterRowsOver>& list, int64_t parts) {
+  constexpr double kPartSeconds = 4e-3;  // 60 ns for each of kRowsOfPart
+  if (parts > 1) shape.most_seconds = kPartSeconds * static_cast<double>(parts);
+  return LaunchParts(stream, shape, parts, [&](const LaunchShape& of_part, int64_t part) {
+    return LaunchOver(device, stream, of_part, kernel, list, part);
+  });
 }
 
 // Rows that are added.
@@ -231,13 +227,12 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const ScatterRowsArgs
                                    ScatterRowsKernel<true>, one, 0);
   if (!status.ok()) return status;
   // Data decide whether there is any such row: usually there is none.
-  status =
-      LaunchParts(device, stream, {.threads = kScatterThreads, .seconds = Cuda::kLaunchSeconds},
-                  ScatterLongKernel, long_ones, long_parts);
+  status = LaunchSums(device, stream, {.threads = kScatterThreads, .seconds = Cuda::kLaunchSeconds},
+                      ScatterLongKernel, long_ones, long_parts);
   if (!status.ok()) return status;
-  return LaunchParts(device, stream,
-                     {.threads = kScatterThreads, .seconds = cuda.Seconds(0, many_bytes)},
-                     ScatterRowsKernel<false>, many, many_parts);
+  return LaunchSums(device, stream,
+                    {.threads = kScatterThreads, .seconds = cuda.Seconds(0, many_bytes)},
+                    ScatterRowsKernel<false>, many, many_parts);
 }
 
 }  // namespace attnd::cuda

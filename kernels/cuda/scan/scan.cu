@@ -4,8 +4,8 @@
 // parallel; states before segments, in order; then outputs of all segments, in parallel. The delta
 // rule's segments have no states of their own (what a key writes depends on all before): a block
 // walks a line from end to end, in launches of some segments each, between which a run can end.
-// Short lines, too, are one segment. Where all features decay alike,
-// a segment goes by chunks on tensor cores (scan_chunks.cuh), else key by key.
+// Short lines, too, are one segment. Where all features decay alike, a segment goes by chunks on
+// tensor cores (scan_chunks.cuh), else key by key.
 #include "kernels/cuda/primitives.h"
 #include "kernels/cuda/scan/scan_plan.h"
 #include "kernels/cuda/scan/scan_shapes.cuh"

@@ -3,48 +3,57 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/cuda/launch_parts.h"
 #include "kernels/cuda/scan/scan_launch.h"
 
 namespace attnd::cuda {
 namespace {
 
-// A launch over `works`, of blocks(work) blocks that move bytes(work).
+struct Rows {
+  ProblemList<ScanWork> list;
+  LaunchShape shape;
+};
+
+// blocks(work) blocks of each work that move bytes(work).
+template <class Blocks, class Bytes>
+Rows RowsOver(const CudaDevice& device, const ScanWorks& works, const Blocks& blocks,
+              const Bytes& bytes) {
+  Rows rows;
+  double moved = 0, block_moved = 0;
+  for (const ScanWork* w : works) {
+    rows.list.Add(*w, blocks(*w));
+    const auto own = static_cast<double>(bytes(*w));
+    moved += own;
+    if (blocks(*w) > 0) block_moved = std::max(block_moved, own / static_cast<double>(blocks(*w)));
+  }
+  rows.shape.threads = kScanThreads;
+  rows.shape.shared_bytes = simt::SharedBytes<float>(kScanWarps);
+  rows.shape.seconds = CudaOf(device).Seconds(0, moved, 0, block_moved);
+  return rows;
+}
+
 template <class Blocks, class Bytes, class... A>
 DeviceStatus LaunchRows(CudaDevice& device, Stream& stream, const ScanWorks& works,
                         const Blocks& blocks, const Bytes& bytes,
                         void (*kernel)(Problems<ScanWork>, A...),
                         const std::type_identity_t<A>&... args) {
-  ProblemList<ScanWork> list;
-  double moved = 0, block_moved = 0;
-  for (const ScanWork* w : works) {
-    list.Add(*w, blocks(*w));
-    const auto own = static_cast<double>(bytes(*w));
-    moved += own;
-    if (blocks(*w) > 0) block_moved = std::max(block_moved, own / static_cast<double>(blocks(*w)));
-  }
-  LaunchShape shape;
-  shape.threads = kScanThreads;
-  shape.shared_bytes = simt::SharedBytes<float>(kScanWarps);
-  shape.seconds = CudaOf(device).Seconds(0, moved, 0, block_moved);
-  return LaunchOver(device, stream, shape, kernel, list, args...);
+  Rows rows = RowsOver(device, works, blocks, bytes);
+  return LaunchOver(device, stream, rows.shape, kernel, rows.list, args...);
 }
 
 int64_t RowsOf(const ScanWork& w) { return w.B * (w.Hkv * w.Nk + w.H * w.Nq); }
 int64_t LinesOf(const ScanWork& w) { return w.B * w.Hkv; }
 
-// Of a block of each line, in launches of kLinePart positions one after the other.
+// Of a block of each line, in launches of kLinePart positions.
 DeviceStatus LaunchLines(CudaDevice& device, Stream& stream, const ScanWorks& works,
                          void (*kernel)(Problems<ScanWork>, int64_t)) {
   int64_t most = 1;
   for (const ScanWork* w : works) most = std::max(most, w->most_segments * kScanSegment);
-  const int64_t parts = DivideUp(most, kLinePart);
-  for (int64_t part = 0; part < parts; ++part) {
-    DeviceStatus status = LaunchRows(
-        device, stream, works, LinesOf, [&](const ScanWork& w) { return 8 * RowsOf(w) / parts; },
-        kernel, part * kLinePart);
-    if (!status.ok()) return status;
-  }
-  return {};
+  Rows rows = RowsOver(device, works, LinesOf, [](const ScanWork& w) { return 8 * RowsOf(w); });
+  return LaunchParts(
+      stream, rows.shape, DivideUp(most, kLinePart), [&](const LaunchShape& shape, int64_t part) {
+        return LaunchOver(device, stream, shape, kernel, rows.list, part * kLinePart);
+      });
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "kernels/cuda/launch_parts.h"
 #include "kernels/cuda/scan/scan_launch.h"
 #include "kernels/cuda/scan/scan_walk.cuh"
 
@@ -53,16 +54,12 @@ template <class Pass, class F>
 DeviceStatus LaunchCuts(Stream& stream, Walks& walks, Pass pass, const F& launch) {
   const int64_t each = SegmentsOfCut(walks.shape.seconds, walks.segments);
   const int64_t launches = DivideUp(walks.segments, each);
-  const double rest = static_cast<double>(launches - 1) * Cuda::kLaunchSeconds;
-  walks.shape.seconds += rest;
-  if (stream.is_dry()) return launch(walks.list, walks.shape, pass);
-  walks.shape.seconds /= static_cast<double>(launches);
-  for (int64_t i = 0; i < launches; ++i) {
+  return LaunchParts(stream, walks.shape, launches, [&](const LaunchShape& shape, int64_t i) {
+    if (stream.is_dry()) return launch(walks.list, shape, pass);
     const int64_t number = std::is_same_v<Pass, BackwardPass> ? launches - 1 - i : i;
     pass.cut = {.begin = number * each, .end = (number + 1) * each, .is_odd = i % 2 != 0};
-    if (DeviceStatus status = launch(walks.list, walks.shape, pass); !status.ok()) return status;
-  }
-  return {};
+    return launch(walks.list, shape, pass);
+  });
 }
 
 // Calls launch(shape number, list, shape, pass) for works of each shape of walks, and those of
