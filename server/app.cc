@@ -118,6 +118,7 @@ absl::Status App::Build() {
   ATTND_RETURN_IF_ERROR(devices.status());
   note_ = devices->note;
   cache_note_ = devices->cache_note;
+  for (const UnusableDevice& device : devices->unusable) unusable_.push_back(device.name);
   self_tests_ = std::move(devices->self_tests);
   engine_ = std::make_shared<Engine>(std::move(devices->list),
                                      EngineOptions{.host_retain_bytes = memory_.retained_bytes});
@@ -164,6 +165,7 @@ absl::Status App::Build() {
                              .devices = std::move(described),
                              .self_tests = self_tests_,
                              .note = note_,
+                             .unusable_devices = unusable_,
                              .max_message_bytes = config_.max_message_bytes,
                              .budget_bytes = memory_.budget_bytes,
                              .max_queue_requests = config_.max_queue_requests});
@@ -205,7 +207,8 @@ absl::Status App::Listen() {
                         .devices = [this] { return DeviceStates(); },
                         .parked = [this] { return intake_->waiting(); },
                         .connections = [this] { return CountConnections(); },
-                        .stuck = [this] { return watchdog_->stuck_seconds(); }});
+                        .stuck = [this] { return watchdog_->stuck_seconds(); },
+                        .unusable_devices = unusable_});
   for (DeviceQueue& queue : queues_) ATTND_RETURN_IF_ERROR(queue.lanes->Start());
   ATTND_RETURN_IF_ERROR(planner_->Start());
   MethodTable methods;
@@ -268,15 +271,18 @@ void App::StopServingRoom() {
 }
 
 void App::Drain() {
-  const auto work_ends =
-      std::chrono::steady_clock::now() + config_.drain_delay + config_.drain_timeout;
+  // Prometheus looks every 5 s (deploy/prometheus): it must meet the count of a failure.
+  constexpr std::chrono::milliseconds kFailureShown{6000};
+  const auto delay =
+      has_failed() ? std::max(config_.drain_delay, kFailureShown) : config_.drain_delay;
+  const auto work_ends = std::chrono::steady_clock::now() + delay + config_.drain_timeout;
   tensors_.draining.store(true);
   transport_->Post([this] {
     health_.SetServing(false);
     service_->runs().Drain();
   });
   Log(LogLevel::kInfo, "draining", {{"in_flight", absl::StrCat(tensors_.open.count())}});
-  std::this_thread::sleep_for(config_.drain_delay);
+  std::this_thread::sleep_for(delay);
   // The listeners stay open meanwhile, so that clients can query health and readiness.
   bool is_idle = false;
   for (TimePoint now = clock_.Now(); !is_idle && now < work_ends; now = clock_.Now()) {
@@ -365,8 +371,13 @@ void App::CloseQueues() {
 }
 
 void App::LogStart() const {
+  const bool is_wrong =
+      !unusable_.empty() || std::ranges::any_of(self_tests_, [](const SelfTestReport& report) {
+        return !report.failed.empty() || !report.failed_libraries.empty();
+      });
   if (!note_.empty())
-    Log(LogLevel::kInfo, "a device is missing, or a part of it", {{"reason", note_}});
+    Log(is_wrong ? LogLevel::kWarning : LogLevel::kInfo, "a device is missing, or a part of it",
+        {{"reason", note_}});
   if (!cache_note_.empty())
     Log(LogLevel::kInfo, "the result of a self-test was not read or kept",
         {{"reason", cache_note_}});

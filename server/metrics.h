@@ -84,6 +84,7 @@ class Metrics {
     std::function<int()> parked;  // calls that wait for room to be read
     std::function<Connections()> connections;
     std::function<Stuck()> stuck;
+    std::vector<std::string> unusable_devices;  // names
   };
 
   explicit Metrics(const Options& options);

@@ -107,7 +107,7 @@ void AppendDevices(const Metrics::Sources& sources, const std::vector<std::strin
   std::vector<Metrics::DeviceState> states;
   if (sources.devices) states = sources.devices();
   states.resize(devices.size());
-  Rows launches, copied, proven, utilisation, power, temperature, memory;
+  Rows launches, copied, proven, unusable, utilisation, power, temperature, memory;
   for (size_t i = 0; i < devices.size(); ++i) {
     const Labels of{{"device", devices[i]}};
     const auto with = [&](const char* label, const char* value) {
@@ -138,6 +138,9 @@ void AppendDevices(const Metrics::Sources& sources, const std::vector<std::strin
       memory.push_back({with("kind", "total"), Number(*read.memory_total_bytes)});
     }
   }
+  for (const std::string& device : sources.unusable_devices) {
+    unusable.push_back({{{"device", device}}, 1});
+  }
   const auto add = [&](const char* name, const char* help, const Rows& rows, MetricType type) {
     if (!rows.empty()) families->push_back(State(name, help, rows, type));
   };
@@ -148,6 +151,9 @@ void AppendDevices(const Metrics::Sources& sources, const std::vector<std::strin
   add("attnd_device_self_test_passed",
       "1: this primitive agreed with the processor at start-up; 0: it is switched off.", proven,
       MetricType::Gauge);
+  add("attnd_device_unusable",
+      "1: a device that its driver has serves nothing since the start; the log tells why.",
+      unusable, MetricType::Gauge);
   add("attnd_device_utilisation_ratio", "Time in which a device ran something, by its driver.",
       utilisation, MetricType::Gauge);
   add("attnd_device_power_watts", "Power that a device takes.", power, MetricType::Gauge);

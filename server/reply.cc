@@ -161,6 +161,7 @@ v1::ServerInfoReply DescribeServer(const ServerFacts& facts) {
   reply.set_budget_bytes(facts.budget_bytes);
   reply.set_max_queue_requests(facts.max_queue_requests);
   reply.set_note(facts.note);
+  for (const std::string& device : facts.unusable_devices) reply.add_unusable_devices(device);
   return reply;
 }
 

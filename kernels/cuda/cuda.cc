@@ -35,10 +35,12 @@ CudaDevices NewCudaDevices(const CudaOptions& options) {
   } else if (driver < kLeastDriver) {
     result.why_not = "cuda: the driver must support CUDA " + Version(kLeastDriver) +
                      ", got one for CUDA " + Version(driver);
+    result.unusable.push_back({"cuda", result.why_not});
+  } else if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0)) {
+    result.why_not = "cuda: there is no device on this machine";
   } else if (error != cudaSuccess) {
     result.why_not = std::string("cuda: ") + cudaGetErrorString(error);
-  } else if (count == 0) {
-    result.why_not = "cuda: there is no device on this machine";
+    result.unusable.push_back({"cuda", result.why_not});
   }
   if (!result.why_not.empty()) return result;
 
@@ -46,11 +48,18 @@ CudaDevices NewCudaDevices(const CudaOptions& options) {
   if (wanted.empty()) {
     for (int i = 0; i < count; ++i) wanted.push_back(i);
   }
+  const auto misses = [&](const std::string& why) {
+    result.why_not += (result.why_not.empty() ? "" : "; ") + why;
+  };
   for (const int ordinal : wanted) {
     const std::string name = "cuda:" + std::to_string(ordinal);
+    const auto is_unusable = [&](const std::string& why) {
+      result.unusable.push_back({name, name + ": " + why});
+      misses(result.unusable.back().why);
+    };
     if (ordinal < 0 || ordinal >= count) {
-      result.why_not = "cuda: device must be one of cuda:0 to cuda:" + std::to_string(count - 1) +
-                       ", got " + name;
+      misses("cuda: device must be one of cuda:0 to cuda:" + std::to_string(count - 1) + ", got " +
+             name);
       continue;
     }
     size_t free = 0, total = 0;
@@ -62,16 +71,16 @@ CudaDevices NewCudaDevices(const CudaOptions& options) {
     }
     if (failure == cudaSuccess) failure = cudaMemGetInfo(&free, &total);
     if (failure != cudaSuccess) {
-      result.why_not = name + ": " + cudaGetErrorString(failure);
+      is_unusable(cudaGetErrorString(failure));
       continue;
     }
     int shared_bytes = 0;
     static_cast<void>(
         cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal));
     if (shared_bytes < kLeastSharedBytes) {
-      result.why_not = name + ": a block must have " + std::to_string(kLeastSharedBytes >> 10) +
-                       " KiB of shared memory (as on A100, H100 and later), got " +
-                       std::to_string(shared_bytes >> 10);
+      is_unusable("a block must have " + std::to_string(kLeastSharedBytes >> 10) +
+                  " KiB of shared memory (as on A100, H100 and later), got " +
+                  std::to_string(shared_bytes >> 10) + " KiB");
       continue;
     }
     const auto usable = static_cast<int64_t>(free / 10 * 9);

@@ -59,24 +59,28 @@ SelfTestReport Prove(Device& device, Device& processor, const std::string& ident
   return report;
 }
 
-// The device of this number if it agrees with the processor by this report, without the primitives
-// and the libraries that do not. Null: it is of no use. `why` gets what was found.
-std::unique_ptr<Device> Proven(std::unique_ptr<Device> device, int ordinal, CudaOptions options,
-                               const SelfTestReport& report, std::string* why) {
-  const std::string name = device->info().name;
-  const bool switches_off = !report.failed.empty() || !report.failed_libraries.empty();
+// One line: what a report found of the device of this name; empty: nothing is wrong.
+std::string FoundOf(const std::string& name, const SelfTestReport& report) {
+  std::string found;
   for (const SelfTestRow& row : report.rows) {
     if (row.failure.empty()) continue;
-    AddLine(absl::StrCat(name, ": ", row.primitive, " of ", row.dtype,
-                         " is switched off: ", row.failure),
-            why);
+    const char* const what = report.is_unusable ? " fails: " : " is switched off: ";
+    AddLine(absl::StrCat(name, ": ", row.primitive, " of ", row.dtype, what, row.failure), &found);
   }
-  if (!report.status.ok()) AddLine(absl::StrCat(name, ": ", report.status.message()), why);
-  if (switches_off && !report.cached_from.empty()) {
-    AddLine(absl::StrCat("found at ", report.cached_from, ", --self-test=fresh tests again"), why);
+  if (!report.status.ok()) AddLine(absl::StrCat(name, ": ", report.status.message()), &found);
+  if (!found.empty() && !report.cached_from.empty()) {
+    AddLine(absl::StrCat("found at ", report.cached_from, ", --self-test=fresh tests again"),
+            &found);
   }
+  return found;
+}
+
+// The device of this number if it agrees with the processor by this report, without the primitives
+// and the libraries that do not. Null: it is of no use.
+std::unique_ptr<Device> Proven(std::unique_ptr<Device> device, int ordinal, CudaOptions options,
+                               const SelfTestReport& report) {
   if (report.is_unusable || !report.status.ok()) return nullptr;
-  if (!switches_off) return device;
+  if (report.failed.empty() && report.failed_libraries.empty()) return device;
   device = nullptr;
   options.devices = {ordinal};
   options.declined = report.failed;
@@ -107,6 +111,7 @@ absl::StatusOr<Devices> NewDevices(const DeviceOptions& options) {
     CudaDevices cuda = NewCudaDevices(cuda_options);
     // A build for the processor lacks a device only where one is asked for.
     if (cuda.is_built || options.kinds == Kinds::kCuda) devices.note = std::move(cuda.why_not);
+    devices.unusable = std::move(cuda.unusable);
     // Before others take their time to be proven.
     if (options.kinds == Kinds::kCuda && cuda.devices.size() < options.cuda.devices.size()) {
       return absl::UnavailableError(devices.note);
@@ -121,8 +126,12 @@ absl::StatusOr<Devices> NewDevices(const DeviceOptions& options) {
       }
       SelfTestReport report;
       if (options.proof != DeviceOptions::Proof::kNone) {
+        const std::string name = device->info().name;
         report = Prove(*device, *processor, cuda.identities[i], options, &devices.cache_note);
-        device = Proven(std::move(device), cuda.ordinals[i], options.cuda, report, &devices.note);
+        const std::string found = FoundOf(name, report);
+        if (!found.empty()) AddLine(found, &devices.note);
+        device = Proven(std::move(device), cuda.ordinals[i], options.cuda, report);
+        if (device == nullptr) devices.unusable.push_back({name, found});
       }
       if (device == nullptr) continue;
       devices.list.push_back(std::move(device));

@@ -40,6 +40,8 @@ struct Devices {
   // One line: why a device that was asked for is missing, or what of it is switched off; empty:
   // nothing is.
   std::string note;
+  // CUDA devices that their driver has and that are not in the list: lost, refused, or disproven.
+  std::vector<UnusableDevice> unusable;
   // One line: why a result of a self-test could not be read or kept; empty: all were.
   std::string cache_note;
 };

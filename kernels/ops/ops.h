@@ -107,7 +107,8 @@ class Ops {
 
   // --- rows by index: gather.h. Index tensors are int32 and constants.
   Tensor Gather(const Tensor& x, const Tensor& index);
-  // x [.., N, K], rows [.., M], columns [.., W] -> [.., M, W]: every row with every column.
+  // x [.., N, K], rows [.., M], columns [.., W] -> [.., M, W]: every row with every column. No list
+  // should name one twice: ScatterRowsProblem says why.
   Tensor GatherPairs(const Tensor& x, const Tensor& rows, const Tensor& columns);
   // rows: of the result, per problem.
   Tensor Scatter(const Tensor& x, const Tensor& index, const std::vector<int64_t>& rows,

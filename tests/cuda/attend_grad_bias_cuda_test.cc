@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/cpu/attend_grad_case.h"
+#include "tests/cuda/thread_orders.h"
 #include "tests/plain/cpus.h"
 
 namespace attnd::testing {
@@ -122,7 +123,12 @@ TEST(AttendGradBiasCuda, SharesOfHeadsAndOfTiles) {
                         .terms = "bias",
                         .repeats = repeats},
                        seed++);
-      RunAttendGrad(Cuda(), c.Params(), {c.Problem()});
+      std::vector<std::byte> first;
+      InEveryOrder([&] {
+        RunAttendGrad(Cuda(), c.Params(), {c.Problem()});
+        if (first.empty()) first = c.Gradients();
+        EXPECT_TRUE(c.Gradients() == first);
+      });
       c.ExpectGradients();
     }
   }
@@ -194,6 +200,35 @@ TEST(AttendGradBiasCuda, RoundsOfLists) {
   std::vector<int32_t>& twice = pattern.queries_of.columns;
   twice.insert(twice.end(), queries.begin(), queries.end());
   c.Run({.pattern = std::make_shared<const Pattern>(pattern), .is_listed = true}, sees);
+}
+
+// Sequences of other lengths have a problem each, with shares of its own; a plan has one for all.
+TEST(AttendGradBiasCuda, SharesOfSequencesArePlanned) {
+  for (const Slots slots : {Slots::kInOrder, Slots::kByHead, Slots::kListed}) {
+    for (const int64_t H : {33, 200}) {
+      SCOPED_TRACE(::testing::Message() << static_cast<int>(slots) << " H" << H);
+      const GradCase c({.B = 5,
+                        .H = H,
+                        .Hkv = 1,
+                        .Nq = 20,
+                        .Nk = 70,
+                        .D = 4,
+                        .Dv = 4,
+                        .slots = slots,
+                        .terms = "bias",
+                        .repeats = "bh"},
+                       110);
+      Stream all(Cuda(), nullptr), each(Cuda(), nullptr);
+      all.alike() = {.problems = 5, .most = 5};
+      each.alike() = {.entries = 5, .problems = 5};
+      AttendGradArgs args{.params = c.Params(), .problems = {c.Problem()}};
+      ASSERT_TRUE(Cuda().Run(all, args).ok());
+      args.problems.clear();
+      for (int64_t b = 0; b < 5; ++b) args.problems.push_back(Alone(c.Problem(), b));
+      ASSERT_TRUE(Cuda().Run(each, args).ok());
+      EXPECT_GE(all.workspace().peak_bytes(), each.workspace().peak_bytes());
+    }
+  }
 }
 
 // A sequence has the same bits alone and among others, and a problem in a list.

@@ -62,7 +62,7 @@ TEST(AttendGradBias, BlocksMeetFewPairsAndScratchIsBounded) {
         const Large large = {
             .B = 8, .H = 32, .Nq = N, .Nk = N, .repeats = repeats, .gathers = gathers};
         const AttendGradProblem problem = large.problem();
-        GradPlan plan(problem, {}, /*is_dry=*/true);
+        GradPlan plan(problem, {}, /*is_dry=*/true, /*alike=*/1);
         const BiasShares& shares = plan.data.bias_shares;
         const int64_t tiles = Large::Tiles(N);
         const double pairs = static_cast<double>(large.B * large.H * tiles * tiles) /
@@ -86,7 +86,7 @@ TEST(AttendGradBias, WarpsMeetFewLists) {
     const Large large = {
         .B = 8, .H = 32, .Nq = 1024, .Nk = 1024, .repeats = repeats, .is_listed = true};
     const AttendGradProblem problem = large.problem();
-    const GradPlan plan(problem, {}, /*is_dry=*/true);
+    const GradPlan plan(problem, {}, /*is_dry=*/true, /*alike=*/1);
     const double lists = static_cast<double>(large.B * large.H * large.Nq) /
                          static_cast<double>(plan.bias_blocks() * plan.data.bias_shares.rounds());
     EXPECT_LE(lists, 16) << repeats;

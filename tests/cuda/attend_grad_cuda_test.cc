@@ -134,6 +134,17 @@ TEST(AttendGradCuda, WideTiles) {
   ExpectWideTiles(OfType(sizes, DType::kBF16), seed, kNoChange);
 }
 
+TEST(AttendGradCuda, WideTilesGiveTheSameBitsInAnyOrderOfThreads) {
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    for (const int64_t D : {64, 128}) {
+      SCOPED_TRACE(::testing::Message() << Name(dtype) << " D" << D);
+      const GradSizes sizes = {
+          .H = 2, .Hkv = 1, .Nq = 257, .Nk = 320, .D = D, .Dv = D, .slots = Slots::kInOrder};
+      ExpectSameBits(OfType(sizes, dtype), 80);
+    }
+  }
+}
+
 // Wherever operands lie when it is planned.
 TEST(AttendGradCuda, MemoryOfWideTilesIsPlanned) {
   GradCase c(OfType({.Nq = 260, .Nk = 270, .D = 64, .Dv = 64}, DType::kBF16), 7);

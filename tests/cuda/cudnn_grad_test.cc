@@ -156,7 +156,8 @@ TEST_F(CudnnGrad, WhatIsFiniteIsTheLibrarys) {
   EXPECT_NE(gradient.Gradients(), right);
 }
 
-// The clock is read whenever the run could end: later and later, until the library was asked.
+// The clock is read whenever the run could end: a read later and later, until the library was
+// asked.
 TEST_F(CudnnGrad, ARunEndsBetweenTwoCalls) {
   using Time = RunControl::Clock::time_point;
   const auto device = NewDevice(emu::Cudnn::kRight);
@@ -167,7 +168,7 @@ TEST_F(CudnnGrad, ARunEndsBetweenTwoCalls) {
                             .problems = {gradient.problem()},
                             .is_deterministic = false};
   static int reads;
-  for (int last = 1; AttentionLibraryOf(*device).calls == whole; last *= 2) {
+  for (int last = 1; AttentionLibraryOf(*device).calls == whole; ++last) {
     reads = 0;
     RunControl control(0, 0, [] { return Time(std::chrono::hours(++reads)); });
     control.StopAt(Time(std::chrono::hours(last)));

@@ -14,6 +14,7 @@ OnHost::OnHost(std::unique_ptr<Device> inner) : inner_(std::move(inner)), info_(
 DeviceStatus OnHost::Run(Stream& stream, Launch launch) {
   BufferPool* const memory = stream.is_dry() ? nullptr : &inner_->memory();
   Stream own(*inner_, memory, stream.control());
+  own.alike() = stream.alike();
   std::vector<HostStretch> stretches;
   if (!stream.is_dry()) {
     DeviceStatus moved = MoveToDevice(own, &launch, &stretches);

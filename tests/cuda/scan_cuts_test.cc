@@ -16,7 +16,7 @@ namespace {
 using Decays = ScanSpec::Decays;
 
 // So slow that a launch takes one segment of each line, a few, and all.
-constexpr int kSpeeds[] = {1, 300, 100'000};
+constexpr int kSpeeds[] = {1, 300, 2'000};
 
 // Lines of three segments, of two, of one and of none.
 ScanSpec Lines(ScanSpec spec) {

@@ -7,6 +7,7 @@
 #include "kernels/core/run_control.h"
 #include "kernels/device/gather.h"
 #include "tests/cuda/emulator/options.h"
+#include "tests/cuda/thread_orders.h"
 #include "tests/plain/test_array.h"
 
 namespace attnd::testing {
@@ -87,7 +88,6 @@ TEST(ScatterParts, EachMatrixIsDividedByItsOwn) {
   const TestArray index = Index({1, kM}, [](int64_t m) { return m % 1000 == 0 ? 1 : 2; });
   const TestArray divisor = TestArray::Random(2, DType::kF32, {2, 4}, Memory::kDense, 1, 2);
   const TestArray out(DType::kF32, {2, 4, kD});
-  LaunchesOf({x.view(), index.view(), out.view(), {}, divisor.view()});
   const PlainArray values = x.Read(), by = divisor.Read();
   std::vector<float> sums(2 * 4 * kD, 0.0f);
   for (int64_t b = 0; b < 2; ++b) {
@@ -104,7 +104,10 @@ TEST(ScatterParts, EachMatrixIsDividedByItsOwn) {
       }
     }
   }
-  ExpectBits(out, sums);
+  InEveryOrder([&] {
+    LaunchesOf({x.view(), index.view(), out.view(), {}, divisor.view()});
+    ExpectBits(out, sums);
+  });
 }
 
 // Of several sources, each of several parts or several of them in one, and of pairs.
@@ -114,10 +117,12 @@ TEST(ScatterParts, SumsOverSourcesAndPairsAreInOrder) {
     bool has_columns;
     int64_t parts;
   };
+  // Pairs have parts of sources alone.
   const Size sizes[] = {{2, 70000, 4, false, 4},
                         {5, 30000, 1, false, 3},
-                        {1, 7000, 5, true, 3},
-                        {3, 2000, 5, true, 3}};
+                        {4100, 1, 2, false, 3},
+                        {3, 2000, 5, true, 1},
+                        {4100, 2, 5, true, 3}};
   for (const Size& size : sizes) {
     const auto row = [](int64_t m) { return m % 100 == 0 ? -1 : m % 10 == 0 ? 0 : 2; };
     const auto column = [](int64_t w) { return w == 3 ? 0 : 1; };
@@ -126,9 +131,6 @@ TEST(ScatterParts, SumsOverSourcesAndPairsAreInOrder) {
     const TestArray columns = Index({1, size.D}, column);
     const int64_t width = size.has_columns ? 2 : size.D;
     const TestArray out(DType::kF32, {1, 3, width});
-    const int64_t launches = LaunchesOf(
-        {x.view(), index.view(), out.view(), size.has_columns ? columns.view() : View(), {}});
-    EXPECT_GE(launches, size.parts);
     const PlainArray values = x.Read();
     std::vector<float> sums(static_cast<size_t>(3 * width), 0.0f);
     for (int64_t m = 0; m < size.sources * size.M; ++m) {
@@ -138,7 +140,34 @@ TEST(ScatterParts, SumsOverSourcesAndPairsAreInOrder) {
             static_cast<float>(values.values[static_cast<size_t>(m * size.D + d)]);
       }
     }
-    ExpectBits(out, sums);
+    InEveryOrder([&] {
+      const int64_t launches = LaunchesOf(
+          {x.view(), index.view(), out.view(), size.has_columns ? columns.view() : View(), {}});
+      EXPECT_GE(launches, size.parts);
+      ExpectBits(out, sums);
+    });
+  }
+}
+
+// Sequences of other lengths have a problem each, with sums of its own; a plan has one for all.
+TEST(ScatterParts, WhatLaterLaunchesGoOnWithIsPlanned) {
+  const auto planned = [](int64_t sequences, int64_t sources, int64_t M, int problems,
+                          const AlikeProblems& alike) {
+    const TestArray x(DType::kF32, {sequences, sources, M, 4}), out(DType::kF32, {1, 1, 500, 4});
+    const TestArray index = Index({sequences, sources, M}, [](int64_t) { return 0; });
+    ScatterRowsArgs args;
+    for (int p = 0; p < problems; ++p) {
+      args.problems.push_back({x.view(), index.view(), out.view(), {}, {}});
+    }
+    Stream dry(Cuda(), nullptr);
+    dry.alike() = alike;
+    EXPECT_TRUE(Cuda().Run(dry, args).ok());
+    return dry.workspace().peak_bytes();
+  };
+  for (const auto& [sources, M] : {std::pair<int64_t, int64_t>{2100, 1}, {2, 70000}, {500, 1}}) {
+    EXPECT_GE(planned(5, sources, M, 1, {.problems = 5, .most = 5}),
+              planned(1, sources, M, 5, {.entries = 5, .problems = 5}))
+        << sources << " sources of " << M;
   }
 }
 

@@ -22,6 +22,7 @@ OF_DEVICES = {
     "attnd_device_power_watts",
     "attnd_device_self_test_passed",
     "attnd_device_temperature_celsius",
+    "attnd_device_unusable",
     "attnd_device_utilisation_ratio",
 }
 

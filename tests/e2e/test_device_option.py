@@ -74,7 +74,7 @@ SMALL = {"EMULATED_CUDA_SHARED": str(99 << 10)}
     (ABSENT, "cuda: there is no driver on this machine"),
     (OLD, "cuda: the driver must support CUDA 13.0, got one for CUDA 11.0"),
     (SMALL, "cuda:0: a block must have 128 KiB of shared memory (as on A100, H100 and later), "
-            "got 99"),
+            "got 99 KiB"),
 ])
 def test_a_missing_device_that_is_asked_for_is_one_line(flag, variables, reason):
     assert refused(built(EMULATED), "--device", flag, **variables) == f"attnd-server: {reason}\n"
@@ -95,7 +95,7 @@ def test_a_device_proves_itself_at_start(start_server, monkeypatch):
 
 def test_a_device_that_fails_its_self_test_is_not_used():
     got = refused(built(EMULATED), "--device", "cuda", EMULATED_CUDA_FAULT="launch:40")
-    assert got.startswith("attnd-server: cuda:0: ") and " is switched off: " in got
+    assert got.startswith("attnd-server: cuda:0: ") and " fails: " in got
     assert "cudaErrorIllegalAddress" in got and got.count("\n") == 1
 
 
@@ -112,10 +112,23 @@ def test_a_build_without_cuda_says_so_where_it_is_asked_for(start_server, monkey
     assert "is missing" not in server.log()
 
 
-@pytest.mark.parametrize("variables, reason", [(ABSENT, "no driver"), (OLD, "for CUDA 11.0")])
-def test_auto_goes_on_with_the_processor(start_emulated, variables, reason):
-    server = start_emulated(**variables)
+@pytest.mark.parametrize("variables, reason, unusable", [
+    (ABSENT, "no driver", None),
+    (OLD, "for CUDA 11.0", "cuda"),
+    (SMALL, "got 99 KiB", "cuda:0"),
+    ({"EMULATED_CUDA_FAULT": "launch:40"}, " fails: ", "cuda:0"),
+])
+def test_auto_goes_on_with_the_processor(start_server, monkeypatch, variables, reason, unusable):
+    """Absence is a note, a device that its driver has and that serves nothing a warning."""
+    monkeypatch.setattr(server_process, "SERVER", built(EMULATED))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    server = start_server()
     assert eventually(lambda: "serving" in server.log())
     lines = [line for line in server.log().splitlines() if "a device is missing" in line]
     assert len(lines) == 1 and reason in lines[0]
+    assert (" warning " in lines[0]) == (unusable is not None), lines[0]
     assert devices(server) == ["cpu"]
+    assert server.metric("attnd_device_unusable") == (1 if unusable else 0)
+    with attnd.Client(server.target) as client:
+        assert client.info().unusable_devices == ((unusable,) if unusable else ())

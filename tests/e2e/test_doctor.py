@@ -19,8 +19,9 @@ def test_a_server_that_is_well(attn):
 class Server(Peer):
     """One with a device cuda:0, which answers every request with zeros or as `right` says."""
 
-    def __init__(self, self_tests=(), note="", right=True, status="SERVING"):
-        self.self_tests, self.note, self.right, self.status = self_tests, note, right, status
+    def __init__(self, self_tests=(), note="", unusable=(), right=True, status="SERVING"):
+        self.self_tests, self.note, self.unusable = self_tests, note, unusable
+        self.right, self.status = right, status
         super().__init__()
         self.answer, self.check = self._reply, self._health
 
@@ -42,7 +43,8 @@ class Server(Peer):
         return reply.SerializeToString()
 
     def _info(self):
-        reply = _proto.ServerInfoReply(version="9", note=self.note)
+        reply = _proto.ServerInfoReply(version="9", note=self.note,
+                                       unusable_devices=self.unusable)
         device = reply.devices.add(name="cuda:0", description="a GPU", self_test_seconds=2)
         for fields in self.self_tests:
             device.self_tests.add(**fields)
@@ -63,7 +65,9 @@ FAILED = {"primitive": "scan", "dtype": "float16", "launches": 1, "worst_error":
      ["1 of 2 agree", "SWITCHED OFF: differs from the processor by 0.5", "not all is well"]),
     ({}, 0, ["not proven: the server runs with --self-test=false", "all is well"]),
     ({"right": False}, 1, ["1.0e+00 from float64, WRONG: at most 1e-05", "not all is well"]),
-    ({"note": "cuda:1 is lost"}, 1, ["not as asked for: cuda:1 is lost", "not all is well"]),
+    ({"note": "cuda:1 is lost", "unusable": ["cuda:1"]}, 1,
+     ["broken: cuda:1 is lost", "not all is well"]),
+    ({"note": "cuDNN is not installed"}, 0, ["note: cuDNN is not installed", "all is well"]),
     ({"status": "NOT_SERVING"}, 1, ["NOT_SERVING", "not all is well"]),
 ])
 def test_what_it_finds(given, code, expected, capsys):

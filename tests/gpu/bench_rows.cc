@@ -119,27 +119,34 @@ void AddOthers(std::vector<BenchCase>* cases) {
                     }});
 }
 
-// 64 heads of 8192 rows.
-ScanProblem Scanned(DType dtype) {
-  const Shape shape = {1, 64, 8192, kWidth};
+// 64 heads of N rows.
+ScanProblem Scanned(DType dtype, int64_t N) {
+  const Shape shape = {1, 64, N, kWidth};
   ScanProblem p{.q = NewArray(dtype, shape),
                 .k = NewArray(dtype, shape),
                 .v = NewArray(dtype, shape),
                 .out = NewArray(dtype, shape)};
-  p.seqs = {{.nq = 8192, .nk = 8192, .offset = 0}};
+  p.seqs = {{.nq = N, .nk = N, .offset = 0}};
   return p;
 }
 
 void AddScan(std::vector<BenchCase>* cases) {
-  for (const DType dtype : {kBF16, kF32}) {
-    const std::string type = Name(dtype);
-    const double products = 2.0 * 64 * 8192 * kWidth * kWidth;
-    cases->push_back({"scan causal N8192 D64 H64 " + type, 2 * products, [dtype] {
-                        return ScanArgs{.params = {.causal = true}, .problems = {Scanned(dtype)}};
+  constexpr int64_t kRows = 8192;
+  constexpr double kProducts = 2.0 * 64 * kWidth * kWidth;  // a row
+  const auto forward = [&](DType dtype, int64_t N) {
+    cases->push_back({"scan causal N" + std::to_string(N) + " D64 H64 " + Name(dtype),
+                      2 * kProducts * static_cast<double>(N), [dtype, N] {
+                        return ScanArgs{.params = {.causal = true},
+                                        .problems = {Scanned(dtype, N)}};
                       }});
-    cases->push_back({"scan gradient causal N8192 D64 H64 " + type, 5 * products, [dtype] {
-                        ScanGradProblem grad{.forward = Scanned(dtype)};
-                        const Shape shape = {1, 64, 8192, kWidth};
+  };
+  forward(kBF16, 2048);  // to compare with attention
+  for (const DType dtype : {kBF16, kF32}) {
+    forward(dtype, kRows);
+    const std::string type = Name(dtype);
+    cases->push_back({"scan gradient causal N8192 D64 H64 " + type, 5 * kProducts * kRows, [dtype] {
+                        ScanGradProblem grad{.forward = Scanned(dtype, kRows)};
+                        const Shape shape = {1, 64, kRows, kWidth};
                         grad.dout = NewArray(dtype, shape);
                         grad.dq = NewArray(dtype, shape);
                         grad.dk = NewArray(dtype, shape);

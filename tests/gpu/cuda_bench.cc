@@ -1,5 +1,6 @@
 // Speed of kernels on a CUDA device: one JSON object a line (case, libraries, seconds, tflops, gbps
-// of ideal traffic). Medians of repeated launches of one stream, arrays in device memory.
+// of ideal traffic) after one of the device. Medians of repeated launches of one stream, arrays in
+// device memory.
 // tests/gpu/run puts PyTorch's figures of the same machine beside them.
 //
 //   cuda_bench [--own] [part of a name]     --own: own kernels alone, without NVIDIA's libraries
@@ -62,6 +63,14 @@ void AddAttend(std::vector<BenchCase>* cases, const std::string& name, BenchSize
                       const auto p = problem();
                       return AttendGradArgs{p->params(), {p->Backward()}};
                     }});
+  if (sizes.dtype != DType::kBF16) return;
+  // A library may serve it.
+  cases->push_back({"attend backward in any order " + name, 2.5 * flops, [problem]() -> Launch {
+                      const auto p = problem();
+                      return AttendGradArgs{.params = p->params(),
+                                            .problems = {p->Backward()},
+                                            .is_deterministic = false};
+                    }});
 }
 
 std::vector<BenchCase> Cases() {
@@ -77,6 +86,10 @@ std::vector<BenchCase> Cases() {
       sizes.pattern = BandPattern(N, kUnbounded, 0);
       AddAttend(&cases, "causal " + shape, sizes);
       if (dtype == DType::kF32 || D == 128) continue;
+      // Linear attention should be as fast from here on.
+      BenchSizes shorter = {.H = 64, .Hkv = 64, .Nq = 2048, .Nk = 2048, .D = D, .dtype = dtype};
+      shorter.pattern = BandPattern(2048, kUnbounded, 0);
+      AddAttend(&cases, "causal bfloat16 D64 N2048 BH64", shorter);
       sizes.pattern = BandPattern(N, -255, 0);
       AddAttend(&cases, "window 256 " + shape, sizes);
       sizes.pattern = RandomTiles(N, 0.1);
@@ -149,6 +162,9 @@ int Main(bool own, const char* part) {
     std::printf("skipped: no CUDA device (%s)\n", found.why_not.c_str());
     return 0;
   }
+  const DeviceInfo& info = found.devices[0]->info();
+  std::printf("{\"device\": \"%s\", \"tflops\": %.5g, \"gbps\": %.5g}\n", info.description.c_str(),
+              info.peak_flops * 1e-12, info.bytes_per_second * 1e-9);
   for (const BenchCase& c : Cases()) {
     if (c.name.find(part) != std::string::npos) {
       Measure(*found.devices[0], c, own ? "false" : "true");

@@ -19,7 +19,7 @@ def client(tmp_path_factory):
     ports = tmp_path_factory.mktemp("server") / "ports.json"
     server = os.environ.get("ATTND_SERVER", PACK / "bin/attnd-server")
     process = subprocess.Popen([server, "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0",
-                                "--ports-file", ports, "--device", "cuda"])
+                                "--ports-file", ports, "--device", "cuda:0"])
     for _ in range(300):
         if ports.exists() or process.poll() is not None:
             break
@@ -46,8 +46,30 @@ def test_softmax_of_the_device(client):
     assert np.abs(reply.out - exact(q, k, v)).max() < 2e-6
 
 
-def test_every_method_has_a_device(client):
-    assert len(client.methods()) == 34
+def test_the_device_is_whole(client):
+    info = client.info()
+    assert info.unusable_devices == ()
+    device, = info.devices
+    failed = [f"{test.primitive} of {test.dtype}: {test.failure}" for test in device.self_tests if test.failure]
+    assert device.self_tests and not failed
+    print(f"self-test: {len(device.self_tests)} rows in {device.self_test_seconds:.2f} s")
+
+
+def test_every_method_runs_on_it(client):
+    methods = client.methods()
+    assert len(methods) == 34
+    assert [m.id for m in methods if "cuda:0" not in m.support.devices] == []
+
+
+def test_gradients_of_the_device(client):
+    """d(sum of out)/dv is, of each key, the sum of the weights that it gets."""
+    random = np.random.default_rng(3)
+    q, k, v = (random.standard_normal((1, 2, 200, 64)).astype(np.float32) for _ in range(3))
+    result = client.backward(q, k, v, np.ones_like(v), method="softmax")
+    assert result.stats.device == "cuda:0"
+    weights = exact(q, k, np.broadcast_to(np.eye(200), (1, 2, 200, 200)))
+    expected = weights.sum(-2)[..., None]
+    assert np.abs(result.v - expected).max() < 1e-5 * expected.max()
 
 
 def test_many_requests_at_once(client):

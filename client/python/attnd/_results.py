@@ -151,6 +151,7 @@ class ServerInfo:
     max_queue_requests: int
     devices: tuple[DeviceInfo, ...] = field(default=())
     note: str = ""  # why a device that was asked for is missing, or a part of one
+    unusable_devices: tuple[str, ...] = ()  # that the driver has and that serve nothing
 
 
 def from_message(kind: type[T], message: Any, **given: Any) -> T:

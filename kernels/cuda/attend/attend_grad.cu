@@ -248,7 +248,7 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendGradA
   plans.reserve(args.problems.size());
   GradMemory counted(nullptr);
   for (const AttendGradProblem& p : args.problems) {
-    plans.emplace_back(p, args.params, stream.is_dry());
+    plans.emplace_back(p, args.params, stream.is_dry(), stream.alike().most);
     if (!DeclaresGathering(plans.back())) {
       return {DeviceStatus::Code::kFailed,
               "attend: a row with a gather order must say that it gathers"};

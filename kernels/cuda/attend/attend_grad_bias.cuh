@@ -43,8 +43,11 @@ class GradBias {
     if (k.first >= k.end) return true;
     const GradWants wants = {true, !p.bias_in_order, true, false};
     for (int tile = q.first; tile < q.end; ++tile) {
-      pair_.LoadOwn(item.b, item.h, tile);
+      pair_.UseHead(item.b, item.h);
       pair_.StartWalk(tile, k.first, k.end);
+      // Of a window most tiles see none of these keys.
+      if (pair_.Step().done) continue;
+      pair_.LoadOwn(item.b, item.h, tile);
       while (true) {
         const GradStep step = pair_.Step();
         if (step.done) break;

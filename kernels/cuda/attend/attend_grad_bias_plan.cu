@@ -51,14 +51,21 @@ void GradPlan::ShareBias() {
   to.items = heads * to.q_parts * to.k_parts;
   // In gather orders tiles of several heads may have the same rows: a launch has one head a share,
   // and a block for each of its tiles.
-  const int64_t wanted =
-      by_rows ? std::min(heads, CeilDiv(kEnoughBlocks, std::max<int64_t>(CeilDiv64(Nq), 1)))
-              : CeilDiv(to.items, to.of_round);
+  const int64_t of_rows = CeilDiv(kEnoughBlocks, std::max<int64_t>(CeilDiv64(Nq), 1));
+  const int64_t wanted = by_rows ? std::min(heads, of_rows) : CeilDiv(to.items, to.of_round);
   const int64_t bytes = (data.bias_h ? 1 : H) * s[2] * s[3] * 4;
   const int64_t most = std::clamp<int64_t>(kMostBytes / bytes, 1, kMostShares);
   to.shares = std::min(wanted, most);
   if (to.shares > kGroup) to.shares = CeilDiv(to.shares, kGroup) * kGroup;
   to.of_share = CeilDiv(to.items, to.shares);
+  planned_shares_ = to.shares;
+  if (is_dry && data.bias_b && alike > 1 && to.shares > 1) {
+    // Sequences in problems of their own: each rounds up its part, which more than doubles none.
+    const int64_t problems = std::clamp<int64_t>(alike, 1, B);
+    const int64_t all = by_rows ? std::min(heads, of_rows * problems) : 2 * wanted;
+    const int64_t planned = std::min(all, most * problems);
+    planned_shares_ = std::max(planned_shares_, planned > kGroup ? 2 * planned : planned);
+  }
   // Rounds add float32 numbers. Of a gradient of that size there are blocks enough without rounds.
   const bool is_float = problem.dterms.bias.dtype == DType::kF32;
   if (!gathers && !is_listed && !is_float && bytes > kMostBytes) to.of_round = to.of_share;
@@ -74,7 +81,7 @@ void GradPlan::PlaceBias(GradMemory* memory) {
     if (adds) Zero(data.bias_sums, s[0], s[1], s[2], s[3]);
     return;
   }
-  const int64_t plane = s[2] * s[3], count = s[0] * s[1] * by.shares * plane;
+  const int64_t plane = s[2] * s[3], count = s[0] * s[1] * planned_shares_ * plane;
   auto* floats = memory->Take<float>(count);
   if (adds) ZeroFloats(floats, count);
   by.apart = plane;

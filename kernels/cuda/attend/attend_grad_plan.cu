@@ -33,8 +33,9 @@ Plane FloatPlane(float* data, int64_t heads, int64_t rows, int64_t width) {
   return {data, heads * rows * width, rows * width, width, 1, DType::kF32};
 }
 
-GradPlan::GradPlan(const AttendGradProblem& grad, const AttendParams& params, bool dry)
-    : problem(grad), is_dry(dry) {
+GradPlan::GradPlan(const AttendGradProblem& grad, const AttendParams& params, bool dry,
+                   int64_t number)
+    : problem(grad), is_dry(dry), alike(number) {
   const AttendProblem& f = grad.forward;
   B = f.q.shape[0], H = f.q.shape[1], Hkv = f.k.shape[1];
   Nq = f.q.shape[2], Nk = f.k.shape[2], Nk2 = f.terms.k2.given() ? f.terms.k2.shape[2] : 0;

@@ -39,7 +39,9 @@ Plane GradientPlane(const View& view);
 Plane FloatPlane(float* data, int64_t heads, int64_t rows, int64_t width);
 
 struct GradPlan {
-  GradPlan(const AttendGradProblem& problem, const AttendParams& params, bool is_dry);
+  // `alike`: how many problems it may stand for (AlikeProblems::most).
+  GradPlan(const AttendGradProblem& problem, const AttendParams& params, bool is_dry,
+           int64_t alike);
   // Takes what the problem needs, and lists the sums and the zeros of it.
   void Place(GradMemory* memory);
 
@@ -57,6 +59,7 @@ struct GradPlan {
 
   const AttendGradProblem& problem;
   const bool is_dry;
+  const int64_t alike;
   GradData data = {};
   GradType type = GradType::kF32;
   int64_t B, H, Hkv, Nq, Nk, Nk2, D, Dv;
@@ -80,6 +83,7 @@ struct GradPlan {
   void PlanKeys();
   void PlanBias();
   void ShareBias();
+  int64_t planned_shares_ = 1;  // of all problems that it stands for
   void PlaceBias(GradMemory* memory);
   void PlaceTerm(const View& gradient, int64_t rows, int64_t width, bool needs_floats,
                  GradMemory* memory, Plane* to);

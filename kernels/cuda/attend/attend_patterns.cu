@@ -125,6 +125,11 @@ DeviceStatus AttendPatterns::Add(const AttendProblem& problem) {
   return {};
 }
 
+DeviceStatus AttendPatterns::TooLarge(int64_t left) const {
+  const Device& device = stream_.device();
+  return DevicePattern::TooLarge(device, DevicePattern::MostBytes(device) - left);
+}
+
 DeviceStatus AttendPatterns::CheckSize(const AttendProblem& problem) {
   int64_t left = DevicePattern::MostBytes(stream_.device());
   std::set<Covered> counted;
@@ -142,7 +147,7 @@ DeviceStatus AttendPatterns::CheckSize(const AttendProblem& problem) {
         left -= DevicePattern::LeastBytes(tiles, seq.term_bytes);
       }
       if (stream_.stopped()) return {DeviceStatus::Code::kStopped, "run: stopped"};
-      if (left < 0) return DevicePattern::TooLarge(stream_.device());
+      if (left < 0) return TooLarge(left);
     }
   }
   return {};
@@ -165,7 +170,7 @@ DeviceStatus AttendPatterns::AddPatterns(const AttendSeq& seq, int64_t H, Budget
     }
     // Heads and sequences share what is equal.
     if (budget->counted.insert(copy.get()).second) budget->left -= copy->computed_bytes();
-    if (budget->left < 0) return DevicePattern::TooLarge(stream_.device());
+    if (budget->left < 0) return TooLarge(budget->left);
     if (has_own) by_head_.back() = copy->data();
     has_terms_.back() = has_terms_.back() || copy->has_terms();
     if (counts) seq.pair_count->Add(copy->computed_pairs() * (has_own ? 1 : H));

@@ -53,6 +53,7 @@ class AttendPatterns {
   };
   // What a copy of a computed pattern depends on: it, and the queries and keys that it covers.
   using Covered = std::tuple<const Pattern*, int64_t, int64_t>;
+  DeviceStatus TooLarge(int64_t left) const;
   // Before anything is computed: counts the tiles of all patterns, in stored_.
   DeviceStatus CheckSize(const AttendProblem& problem);
   DeviceStatus AddPatterns(const AttendSeq& seq, int64_t H, Budget* budget, Place* place);

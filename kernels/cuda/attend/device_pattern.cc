@@ -179,11 +179,13 @@ int64_t DevicePattern::MostTiles(int64_t device_bytes, int64_t term_bytes) {
 
 int64_t DevicePattern::MostBytes(const Device& device) { return device.info().memory_bytes / 16; }
 
-DeviceStatus DevicePattern::TooLarge(const Device& device) {
+DeviceStatus DevicePattern::TooLarge(const Device& device, int64_t counted) {
+  const int64_t most = MostBytes(device);
   return {DeviceStatus::Code::kTooLarge,
           device.info().name + ": tiles of the patterns of a request must take at most " +
-              std::to_string(MostBytes(device)) +
-              " bytes there, these take more; \"cpu\" has no such limit"};
+              std::to_string(most) + " bytes there, got at least " +
+              std::to_string(std::max(counted, most + 1)) +
+              "; \"cpu\", where a server has it, has no such limit"};
 }
 
 int64_t DevicePattern::LeastBytes(const StoredTiles& tiles, int64_t term_bytes) {
@@ -212,7 +214,7 @@ std::shared_ptr<const DevicePattern> DevicePattern::Computed(Stream& stream, con
   if (stream.stopped()) {
     *status = {DeviceStatus::Code::kStopped, "run: stopped"};
   } else if (is_too_large) {
-    *status = TooLarge(stream.device());
+    *status = TooLarge(stream.device(), MostBytes(stream.device()) - most_bytes + store.bytes());
   } else {
     *status = {DeviceStatus::Code::kNoMemory, "cuda: no memory for a pattern"};
   }

@@ -41,7 +41,8 @@ class DevicePattern {
   static int64_t MostTiles(int64_t device_bytes, int64_t term_bytes);
   // The most that patterns of one problem that compute may take of a device: a sixteenth of it.
   static int64_t MostBytes(const Device& device);
-  static DeviceStatus TooLarge(const Device& device);
+  // `counted`: what it would take, as far as it was counted.
+  static DeviceStatus TooLarge(const Device& device, int64_t counted);
   // What counts towards it before anything is computed; term_bytes: AttendSeq::term_bytes.
   static int64_t LeastBytes(const StoredTiles& tiles, int64_t term_bytes);
   // A copy of a pattern that computes, of its `tiles` (which it fills in), in the workspace of

@@ -11,6 +11,8 @@ namespace {
 
 // What an element that is looked up by its column takes, in bytes: a sector of memory.
 constexpr double kPairBytes = 32;
+// A thread that looks for the keys of its row in a source: an ESTIMATE.
+constexpr double kSourceSeconds = 5e-7;
 constexpr int64_t kFewRows = 32768;  // fewer rows of out are spread over more blocks
 
 // The lists of an index tensor; those that repeat are sorted once.
@@ -90,13 +92,10 @@ bool IsOne(const ScatterRowsOver& over) { return over.sources == 1 && !over.view
 // What a launch adds to an element of out at most, if all of x is added to that.
 void SetParts(ScatterRowsOver* over) {
   const View& index = over->views.index;
-  const View& columns = over->views.columns;
   const int64_t M = std::max<int64_t>(1, index.shape[index.shape.rank - 1]);
-  const int64_t W =
-      columns.given() ? std::max<int64_t>(1, columns.shape[columns.shape.rank - 1]) : 1;
-  const int64_t most = columns.given() ? kPairsOfPart : kRowsOfPart;
-  over->rows_of_part = std::clamp<int64_t>(most / W, 1, M);
-  over->sources_of_part = std::max<int64_t>(1, most / W / M);
+  const int64_t of_source = over->views.columns.given() ? 1 : M;
+  over->rows_of_part = of_source == 1 ? M : std::min(kRowsOfPart, M);
+  over->sources_of_part = std::clamp<int64_t>(kRowsOfPart / of_source, 1, kSourcesOfPart);
   over->parts = DivideUp(M, over->rows_of_part) * DivideUp(over->sources, over->sources_of_part);
 }
 
@@ -105,6 +104,14 @@ int64_t CarriesOf(const ScatterRowsOver& over) {
   const Shape& out = over.views.out.shape;
   if (over.parts == 1) return 0;
   return IsOne(over) ? out.size() / std::max<int64_t>(1, out[out.rank - 2]) : out.size();
+}
+
+// The most problems with carries that one of a dry stream stands for: its sources are theirs.
+int64_t CarriedOf(const ScatterRowsOver& over, const AlikeProblems& alike) {
+  if (IsOne(over)) return 1;
+  const bool has_long_sources = over.rows_of_part < over.rows.size;
+  const int64_t each = has_long_sources ? 1 : over.sources_of_part;
+  return std::clamp<int64_t>(over.sources / each, 1, alike.most);
 }
 
 ScatterRowsOver OverOf(const ScatterRowsProblem& p) {
@@ -197,7 +204,10 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const ScatterRowsArgs
   if (DeviceStatus status = lists.Sort(device, stream, keys->data()); !status.ok()) return status;
 
   int64_t shares = 0;
-  for (const ScatterRowsOver& over : overs) shares += ShareOf<float>(CarriesOf(over));
+  for (const ScatterRowsOver& over : overs) {
+    const int64_t alike = stream.is_dry() ? CarriedOf(over, stream.alike()) : 1;
+    shares += alike * ShareOf<float>(CarriesOf(over));
+  }
   const std::shared_ptr<Buffer> carries = shares == 0 ? nullptr : TakeShared(stream, shares);
   if (shares > 0 && carries == nullptr) return NoMemory(stream);
 
@@ -213,7 +223,13 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const ScatterRowsArgs
   if (DeviceStatus status = FindStarts(device, stream, overs); !status.ok()) return status;
   ProblemList<ScatterRowsOver> one, long_ones, many;
   int64_t long_parts = 1, many_parts = 1;
+  double longest = 0;  // of a thread that sums over many sources, in seconds
   for (const ScatterRowsOver& over : overs) {
+    if (!IsOne(over)) {
+      const int64_t each = DivideUp(over.rows_of_block, kScatterThreads >> over.group_log2);
+      longest = std::max(longest, kSourceSeconds * static_cast<double>(over.sources * each));
+      many_bytes += 8.0 * static_cast<double>((over.parts - 1) * over.views.out.shape.size());
+    }
     (IsOne(over) ? one : many).Add(over, BlocksOf(over));
     if (IsOne(over) && over.parts > 1) long_ones.Add(over, LongBlocksOf(over));
     int64_t& parts = IsOne(over) ? long_parts : many_parts;
@@ -230,9 +246,10 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const ScatterRowsArgs
   status = LaunchSums(device, stream, {.threads = kScatterThreads, .seconds = Cuda::kLaunchSeconds},
                       ScatterLongKernel, long_ones, long_parts);
   if (!status.ok()) return status;
-  return LaunchSums(device, stream,
-                    {.threads = kScatterThreads, .seconds = cuda.Seconds(0, many_bytes)},
-                    ScatterRowsKernel<false>, many, many_parts);
+  return LaunchSums(
+      device, stream,
+      {.threads = kScatterThreads, .seconds = std::max(cuda.Seconds(0, many_bytes), longest)},
+      ScatterRowsKernel<false>, many, many_parts);
 }
 
 }  // namespace attnd::cuda

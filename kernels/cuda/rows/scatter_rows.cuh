@@ -31,9 +31,9 @@ struct SortedLists {
   }
 };
 
-// Rows of x, or pairs, that a launch adds to an element of out: some milliseconds. Pairs, each of
-// which waits for its element, take several times as long.
-constexpr int64_t kRowsOfPart = int64_t{1} << 16, kPairsOfPart = int64_t{1} << 14;
+// Rows of x that a launch adds to an element of out, and sources that it looks through: some
+// milliseconds. Of pairs an element gets one of a source.
+constexpr int64_t kRowsOfPart = int64_t{1} << 16, kSourcesOfPart = 2048;
 
 struct ScatterRowsOver {
   ScatterRowsProblem views;

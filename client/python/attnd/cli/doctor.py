@@ -23,8 +23,8 @@ def doctor(arguments: Namespace) -> int:
             f"attnd {found.version} at {arguments.server}, up {found.uptime_seconds:.0f} s: {status}"
         )
         if found.note:
-            print(f"  not as asked for: {found.note}")
-        is_well = status == "SERVING" and not found.note
+            print(f"  {'broken' if found.unusable_devices else 'note'}: {found.note}")
+        is_well = status == "SERVING" and not found.unusable_devices
         for device in found.devices:
             is_well &= _examine(client, device)
     print("all is well" if is_well else "not all is well")
