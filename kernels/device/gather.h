@@ -30,8 +30,9 @@ struct GatherRowsArgs {
 // leading dimension and x or index has more, the sum runs over that dimension too, in ascending
 // order. x and out of a float dtype, any strides.
 // columns [.., W], as in gather: x[.., m, w] is added to out[.., index[.., m], columns[.., w]], for
-// each m in ascending w; out is then float32, dense along its rows. Lists that name a row or a column
-// twice give the right sums, but a device may take long for them, and not end before it is done.
+// each m in ascending w; out is then float32, dense along its rows. Lists that name a row or a
+// column twice give the right sums, but a device may take long for them, and not end before it is
+// done.
 // divisor [.., N], as in gather: row n of out is the sum / divisor[.., n].
 struct ScatterRowsProblem {
   View x, index, out;
