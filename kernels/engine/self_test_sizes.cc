@@ -93,6 +93,15 @@ void LaunchScatter(Launcher* launcher) {
   launcher->Run(ScatterRowsArgs{.problems = {{.x = x.view, .index = rows, .out = out.view}}});
 }
 
+// A row that takes more of x than one launch adds.
+void LaunchLongScatter(Launcher* launcher) {
+  constexpr int64_t kRows = 70'001;
+  const RandomArray x = Floats({1, kRows, 1}), out = Floats({1, 2, 1});
+  std::vector<int32_t> index(kRows, 1);
+  const View rows = DenseView(index.data(), DType::kI32, {1, kRows});
+  launcher->Run(ScatterRowsArgs{.problems = {{.x = x.view, .index = rows, .out = out.view}}});
+}
+
 // The gradient of values alone, as the mass of columns has it, by any out and lse.
 void LaunchGradOfValues(DType dtype, double softcap, Launcher* launcher) {
   constexpr int64_t kN = 70, kTiles = 4;
@@ -131,6 +140,7 @@ DeviceStatus LaunchOtherSizes(Device& device, Stream& stream) {
   LaunchSort(kLong, kLong, &launcher);
   LaunchSort(kLong, 5, &launcher);
   LaunchScatter(&launcher);
+  LaunchLongScatter(&launcher);
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     // Large tiles, of which there must be many; small ones; a sum in chunks.
     LaunchProducts(dtype, 96, 70, 66, 24, &launcher);
