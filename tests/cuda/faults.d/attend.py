@@ -187,13 +187,16 @@ KERNELS = faults_of("attend/", [
      "AttendGradBiasCuda.SharesOfOneHead", "plain", "attend_grad_f32.cu"),
     ("cubic time", "a block walks over all tiles of keys before its own",
      "attend_grad_bias.cuh",
-     "pair_.StartWalk(tile, k.first, k.end);\n      while (true) {\n"
-     "        const GradStep step = pair_.Step();\n        if (step.done) break;\n",
-     "pair_.StartWalk(tile, 0, k.end);\n      while (true) {\n"
-     "        const GradStep step = pair_.Step();\n        if (step.done) break;\n"
-     "        if (step.other_tile < k.first) {\n          __syncthreads();\n"
-     "          pair_.NextStep();\n          continue;\n        }\n",
+     "pair_.StartWalk(tile, k.first, k.end);\n",
+     "pair_.StartWalk(tile, 0, k.end);\n"
+     "      while (!pair_.Step().done && pair_.Step().other_tile < k.first) {\n"
+     "        __syncthreads();\n        pair_.NextStep();\n      }\n",
      "AttendGradBias.AWalkStartsAtItsTile", "plain", "attend_grad_f32.cu"),
+    ("planned memory", "shares of sequences in problems of their own are not planned",
+     "attend_grad_bias_plan.cu",
+     "planned_shares_ = std::max(planned_shares_, planned > kGroup ? 2 * planned : planned);",
+     "static_cast<void>(planned);",
+     "AttendGradBiasCuda.SharesOfSequencesArePlanned", "plain", ""),
     ("shared sums", "a launch meets what an earlier one has added",
      "attend_grad_data.h",
      "first = begin + round * s.of_round;",

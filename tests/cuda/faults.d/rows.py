@@ -36,6 +36,11 @@ FAULTS = faults_of("rows/", [
      "      const auto key = static_cast<uint32_t>(keys[other]);\n"
      "      if (i + k < end) LoadColumns<kWide>(x + key * pitch, values[k]);",
      "RowsOnCuda.OneResultOfScatter", "plain", "scatter_rows.cu"),
+    ("planned memory", "sums that later launches go on with are planned for one sequence",
+     "scatter_rows.cu",
+     "stream.is_dry() ? CarriedOf(over, stream.alike()) : 1;",
+     "std::min<int64_t>(1, CarriedOf(over, stream.alike()));",
+     "ScatterParts.WhatLaterLaunchesGoOnWithIsPlanned", "plain", ""),
     ("divergence", "lanes without a row skip a shuffle",
      "merge.cuh",
      "    dot = GroupSum(dot, at.lanes);",
