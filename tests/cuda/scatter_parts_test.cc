@@ -153,8 +153,9 @@ TEST(ScatterParts, SumsOverSourcesAndPairsAreInOrder) {
 TEST(ScatterParts, WhatLaterLaunchesGoOnWithIsPlanned) {
   const auto planned = [](int64_t sequences, int64_t sources, int64_t M, int problems,
                           const AlikeProblems& alike) {
-    const TestArray x(DType::kF32, {sequences, sources, M, 4}), out(DType::kF32, {1, 1, 500, 4});
-    const TestArray index = Index({sequences, sources, M}, [](int64_t) { return 0; });
+    // More sums than lists.
+    const TestArray x(DType::kF32, {sequences, sources, M, 4}), out(DType::kF32, {1, 1, 90000, 4});
+    const TestArray index = Index({1, 1, M}, [](int64_t) { return 0; });
     ScatterRowsArgs args;
     for (int p = 0; p < problems; ++p) {
       args.problems.push_back({x.view(), index.view(), out.view(), {}, {}});

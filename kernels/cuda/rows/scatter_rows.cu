@@ -27,8 +27,9 @@ View Apart(const View& index) {
 // All lists of a launch, in one buffer: their keys, then where those of each row begin.
 class ListsToSort {
  public:
-  // Without memory. `N`: rows whose keys are looked up by starts; -1: none are.
-  SortedLists Add(const View& index, int64_t N) {
+  // Without memory. `N`: rows whose keys are looked up by starts; -1: none are. `alike`: how many
+  // problems of the run have lists of their own.
+  SortedLists Add(const View& index, int64_t N, int64_t alike) {
     const View lists = Apart(index);
     const int rank = lists.shape.rank - 1;
     SortedLists sorted = {
@@ -43,7 +44,7 @@ class ListsToSort {
         {.x = lists, .order = KeyOrder::kIndices, .M = sorted.size, .wants_keys = true});
     keys_ += lists.shape.size();
     starts_ += count * (N + 1);
-    bytes_ += ShareOf<uint64_t>(lists.shape.size()) + ShareOf<int32_t>(count * (N + 1));
+    bytes_ += alike * (ShareOf<uint64_t>(lists.shape.size()) + ShareOf<int32_t>(count * (N + 1)));
     return sorted;
   }
   int64_t bytes() const { return bytes_; }
@@ -69,6 +70,19 @@ class ListsToSort {
   std::vector<First> firsts_;
   int64_t keys_ = 0, starts_ = 0, bytes_ = 0;
 };
+
+// Problems that one of a dry stream stands for, at most: where matrices of x share a list, each may
+// be of a problem of its own.
+int64_t AlikeOf(Stream& stream, const ScatterRowsProblem& p, const View& index) {
+  if (!stream.is_dry()) return 1;
+  const auto leading = [](const Shape& shape, int last) {
+    int64_t count = 1;
+    for (int i = 0; i < shape.rank - last; ++i) count *= shape.dims[i];
+    return std::max<int64_t>(count, 1);
+  };
+  const int64_t lists = leading(Apart(index).shape, 1), matrices = leading(p.x.shape, 2);
+  return std::clamp<int64_t>(DivideUp(matrices, lists), 1, stream.alike().most);
+}
 
 DeviceStatus FindStarts(CudaDevice& device, Stream& stream,
                         const std::vector<ScatterRowsOver>& overs) {
@@ -191,8 +205,8 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const ScatterRowsArgs
   double one_bytes = 0, many_bytes = 0;
   for (const ScatterRowsProblem& p : args.problems) {
     ScatterRowsOver& over = overs.emplace_back(OverOf(p));
-    over.rows = lists.Add(p.index, p.out.shape[p.out.shape.rank - 2]);
-    if (p.columns.given()) over.columns = lists.Add(p.columns, -1);
+    over.rows = lists.Add(p.index, p.out.shape[p.out.shape.rank - 2], AlikeOf(stream, p, p.index));
+    if (p.columns.given()) over.columns = lists.Add(p.columns, -1, AlikeOf(stream, p, p.columns));
     const int64_t W = p.x.shape[p.x.shape.rank - 1];
     double& bytes = IsOne(over) ? one_bytes : many_bytes;
     bytes += static_cast<double>(p.out.bytes()) +

@@ -112,7 +112,7 @@ KERNELS = faults_of("attend/", [
      "forward_plain.cuh",
      "simt::CopyAsync<16>(to + r * kStride, from, r < left);",
      "simt::CopyAsync<16>(to + r * kStride, from, true);",
-     WIDTHS, "plain", "attend_forward_f32.cu"),
+     WIDTHS, "address", "attend_forward_f32.cu"),
     ("missing mask", "plain blocks see keys beyond the last one",
      "forward_plain.cuh",
      "if (mask >= 0 || tile >= whole_tiles_) Hide(mask, tile);",
