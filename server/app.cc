@@ -118,7 +118,7 @@ absl::Status App::Build() {
   ATTND_RETURN_IF_ERROR(devices.status());
   note_ = devices->note;
   cache_note_ = devices->cache_note;
-  for (const UnusableDevice& device : devices->unusable) unusable_.push_back(device.name);
+  unusable_ = std::move(devices->unusable);
   self_tests_ = std::move(devices->self_tests);
   engine_ = std::make_shared<Engine>(std::move(devices->list),
                                      EngineOptions{.host_retain_bytes = memory_.retained_bytes});

@@ -71,7 +71,7 @@ class App {
   MemorySplit memory_;
   SteadyClock clock_;
   std::string note_;                        // Devices::note
-  std::vector<std::string> unusable_;       // names of Devices::unusable
+  std::vector<std::string> unusable_;       // Devices::unusable
   std::string cache_note_;                  // Devices::cache_note
   std::vector<SelfTestReport> self_tests_;  // of each device
   std::shared_ptr<Engine> engine_;

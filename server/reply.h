@@ -33,7 +33,7 @@ struct ServerFacts {
   std::vector<DeviceInfo> devices;
   std::vector<SelfTestReport> self_tests;     // of each device
   std::string note;                           // Devices::note
-  std::vector<std::string> unusable_devices;  // names of Devices::unusable
+  std::vector<std::string> unusable_devices;  // Devices::unusable
   int64_t max_message_bytes = 0;
   int64_t budget_bytes = 0;
   int64_t max_queue_requests = 0;

@@ -35,12 +35,12 @@ CudaDevices NewCudaDevices(const CudaOptions& options) {
   } else if (driver < kLeastDriver) {
     result.why_not = "cuda: the driver must support CUDA " + Version(kLeastDriver) +
                      ", got one for CUDA " + Version(driver);
-    result.unusable.push_back({"cuda", result.why_not});
+    result.unusable.push_back("cuda");
   } else if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0)) {
     result.why_not = "cuda: there is no device on this machine";
   } else if (error != cudaSuccess) {
     result.why_not = std::string("cuda: ") + cudaGetErrorString(error);
-    result.unusable.push_back({"cuda", result.why_not});
+    result.unusable.push_back("cuda");
   }
   if (!result.why_not.empty()) return result;
 
@@ -54,8 +54,8 @@ CudaDevices NewCudaDevices(const CudaOptions& options) {
   for (const int ordinal : wanted) {
     const std::string name = "cuda:" + std::to_string(ordinal);
     const auto is_unusable = [&](const std::string& why) {
-      result.unusable.push_back({name, name + ": " + why});
-      misses(result.unusable.back().why);
+      result.unusable.push_back(name);
+      misses(name + ": " + why);
     };
     if (ordinal < 0 || ordinal >= count) {
       misses("cuda: device must be one of cuda:0 to cuda:" + std::to_string(count - 1) + ", got " +

@@ -30,21 +30,16 @@ struct CudaOptions {
   std::function<void(const std::string&)> warn;
 };
 
-// A device that its driver has and that computes nothing.
-struct UnusableDevice {
-  std::string name;  // "cuda:0"; "cuda": no device of the driver
-  std::string why;   // one line
-};
-
 struct CudaDevices {
   std::vector<std::unique_ptr<Device>> devices;  // named "cuda:0", ...
   std::vector<int> ordinals;                     // the driver's number of each
   // What a finding about each holds for: driver, model, compute capability, serial and libraries of
   // it.
   std::vector<std::string> identities;
-  std::string why_not;                   // one line; empty unless a device is missing
-  std::vector<UnusableDevice> unusable;  // of those that are missing
-  bool is_built = true;                  // false: the build has no CUDA
+  std::string why_not;  // one line; empty unless a device is missing
+  // Of those that are missing, the names of what the driver has; "cuda": all that it may have.
+  std::vector<std::string> unusable;
+  bool is_built = true;  // false: the build has no CUDA
 };
 
 // A library of NVIDIA that computes part of a primitive on a device where it is installed.

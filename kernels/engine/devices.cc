@@ -131,7 +131,7 @@ absl::StatusOr<Devices> NewDevices(const DeviceOptions& options) {
         const std::string found = FoundOf(name, report);
         if (!found.empty()) AddLine(found, &devices.note);
         device = Proven(std::move(device), cuda.ordinals[i], options.cuda, report);
-        if (device == nullptr) devices.unusable.push_back({name, found});
+        if (device == nullptr) devices.unusable.push_back(name);
       }
       if (device == nullptr) continue;
       devices.list.push_back(std::move(device));

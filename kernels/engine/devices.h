@@ -41,7 +41,7 @@ struct Devices {
   // nothing is.
   std::string note;
   // CUDA devices that their driver has and that are not in the list: lost, refused, or disproven.
-  std::vector<UnusableDevice> unusable;
+  std::vector<std::string> unusable;  // names; "cuda": all that the driver may have
   // One line: why a result of a self-test could not be read or kept; empty: all were.
   std::string cache_note;
 };

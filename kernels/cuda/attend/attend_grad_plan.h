@@ -76,6 +76,7 @@ struct GradPlan {
 
  private:
   bool Wants(const View& gradient) const;
+  int64_t planned_shares_ = 1;  // of the bias, in all problems that it stands for
   bool wants_wide_queries_ = false, wants_wide_keys_ = false;  // but for the alignment of operands
   void ChooseType();
   void ChooseWide();
@@ -83,7 +84,6 @@ struct GradPlan {
   void PlanKeys();
   void PlanBias();
   void ShareBias();
-  int64_t planned_shares_ = 1;  // of all problems that it stands for
   void PlaceBias(GradMemory* memory);
   void PlaceTerm(const View& gradient, int64_t rows, int64_t width, bool needs_floats,
                  GradMemory* memory, Plane* to);
