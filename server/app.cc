@@ -270,11 +270,14 @@ void App::StopServingRoom() {
   if (room_.joinable()) room_.join();
 }
 
-void App::Drain() {
+std::chrono::milliseconds App::drain_delay() const {
   // Prometheus looks every 5 s (deploy/prometheus): it must meet the count of a failure.
   constexpr std::chrono::milliseconds kFailureShown{6000};
-  const auto delay =
-      has_failed() ? std::max(config_.drain_delay, kFailureShown) : config_.drain_delay;
+  return has_failed() ? std::max(config_.drain_delay, kFailureShown) : config_.drain_delay;
+}
+
+void App::Drain() {
+  const auto delay = drain_delay();
   const auto work_ends = std::chrono::steady_clock::now() + delay + config_.drain_timeout;
   tensors_.draining.store(true);
   transport_->Post([this] {

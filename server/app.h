@@ -38,6 +38,8 @@ class App {
   // Refuses new work, finishes what is in flight (or cancels it after the drain timeout) and ends
   // every thread of the service. Blocks.
   void Drain();
+  // Of it, before it waits for what is in flight: longer after a failure, which must be seen.
+  std::chrono::milliseconds drain_delay() const;
 
   // Housekeeping, about once a second: ends calls whose messages or answers make no progress. Of
   // the tensor memory kept for reuse, returns what no run took since the last Tick, but 256 MiB.

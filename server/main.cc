@@ -100,7 +100,7 @@ int Main(int argc, char** argv) {
   const bool has_failed = (*app)->has_failed();
 
   std::atomic<bool> drained = false;
-  const auto limit = config.drain_delay + config.drain_timeout + std::chrono::seconds(5);
+  const auto limit = (*app)->drain_delay() + config.drain_timeout + std::chrono::seconds(5);
   std::thread watch([&] { WatchDrain(signals, limit, drained, has_failed ? kDeviceFailed : 1); });
   (*app)->Drain();
   app->reset();

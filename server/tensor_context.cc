@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/core/status.h"
+#include "kernels/device/memory.h"
 #include "server/connections.h"
 
 namespace attnd {
@@ -40,7 +41,9 @@ DecodeContext TensorContext::decode(const std::string& client) const {
 
 int64_t DeviceBytes(const Plan& plan) {
   int64_t bytes = plan.workspace_bytes;
-  for (const auto& [name, view] : plan.tensors) bytes += IsFloat(view.dtype) ? view.bytes() : 0;
+  for (const auto& [name, view] : plan.tensors) {
+    bytes += IsFloat(view.dtype) ? RoundedBytes(view.bytes()) : 0;
+  }
   return bytes;
 }
 

@@ -115,6 +115,9 @@ absl::Status TensorRequest::AdmitHeadAs(absl::string_view head) {
   for (attn::v1::Tensor& tensor : *estimate->mutable_tensors()) tensor.clear_raw_index();
   estimate->set_backward(direction_ == Direction::kBackward);
   estimate->set_device(request->device());
+  if constexpr (requires { request->has_deterministic(); }) {
+    if (request->has_deterministic()) estimate->set_deterministic(request->deterministic());
+  }
   DecodedRequest decoded = DecodeEnvelope(*estimate, context_->decode(client_));
   if (WorkOf(decoded) > kSmallPlanWork ||
       !context_->AddPlan(client_, &decoded, /*control=*/nullptr).ok()) {

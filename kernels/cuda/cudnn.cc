@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/core/integer.h"
+#include "kernels/core/run_control.h"
 #include "kernels/cuda/cudnn_api.h"
 #include "kernels/cuda/cudnn_descriptor.h"
 #include "kernels/cuda/cudnn_graph.h"
@@ -130,6 +131,7 @@ std::shared_ptr<const Cudnn::Plan> Cudnn::PlanOf(const DnnAttend& attend) {
   // A shape is computed the same way at every call: who wants one that is being compiled waits.
   const MutexLock builds_lock(&builds_mu_);
   if (Knows(attend, &plan)) return plan;
+  if (CheckPoint()) return nullptr;  // the run was stopped while it waited
   plan = NewPlan(attend);
   const MutexLock lock(&mu_);
   Plans& plans = attend.is_gradient ? gradient_plans_ : plans_;

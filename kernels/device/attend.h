@@ -74,12 +74,13 @@ struct AttendSeq {
   double visible_pairs = 0;               // of one head (the mean), for accounting and prediction
   std::shared_ptr<PairCount> pair_count;  // what visible_pairs leaves out; null: nothing
   double visible_tiles = 0;               // 64 x 64 tiles visited, of one head
-  double mask_seconds = 0;  // of one head on one processor, in every pass: masks that are computed
-  bool gathers = false;     // some pattern has query_rows or key_rows; set on a dry stream too
-  bool is_counted = true;   // false on a dry stream: visible_tiles is estimated
-  bool is_listed = false;   // its patterns are (Pattern::is_listed); set on a dry stream too
-  int64_t term_bytes = 0;   // of an element of a tile of its patterns' terms: labels 2, constants 4
-  int64_t count = 1;  // on a dry stream: it stands for this many equal sequences, in any order
+  double mask_seconds = 0;   // of one head on one processor, in every pass: masks that are computed
+  bool gathers = false;      // some pattern has query_rows or key_rows; set on a dry stream too
+  bool is_counted = true;    // false on a dry stream: visible_tiles is estimated
+  bool is_listed = false;    // its patterns are (Pattern::is_listed); set on a dry stream too
+  int64_t longest_list = 0;  // then, on a dry stream: the most keys that a query lists
+  int64_t term_bytes = 0;  // of an element of a tile of its patterns' terms: labels 2, constants 4
+  int64_t count = 1;       // on a dry stream: it stands for this many equal sequences, in any order
   // On a dry stream: of all its heads in all these sequences, patterns that differ, and about the
   // most tiles that these may show together.
   int64_t patterns = 1;
@@ -120,10 +121,17 @@ struct AttendProblem {
   AttendTerms terms;
 };
 
+// What a device keeps of a forward for the gradient of the same sequences. The launches of both, of
+// one stream or dry ones, have it in their args, one after the other; it ends with its last owner.
+struct AttendKept {
+  std::shared_ptr<void> of_device;  // null: nothing
+};
+
 struct AttendArgs {
   AttendParams params;
   // D, Dv and each tensor's dtype equal in all of them; a term is given in all or in none.
   std::vector<AttendProblem> problems;
+  std::shared_ptr<AttendKept> kept = nullptr;  // null: no gradient follows
 };
 
 // Gradients given dout and dlse (gradient of lse; ignored where lse = -inf): with delta_i = dout_i
@@ -158,6 +166,7 @@ struct AttendGradArgs {
   // False: sums may be in any order, another one at each call, and of numbers rounded to 16 bits
   // where the operands have as many. A device that gains nothing by it takes no notice.
   bool is_deterministic = true;
+  std::shared_ptr<AttendKept> kept = nullptr;  // of the forward; null: it kept nothing
 };
 
 // For ForEachView of launch.h.

@@ -1,4 +1,7 @@
 // Ops::Attend over one pattern and over parts, and their gradient rules.
+#include <algorithm>
+#include <memory>
+
 #include "kernels/ops/attend_call.h"
 
 namespace attnd {
@@ -14,17 +17,19 @@ void AddTo(Ops& ops, const std::vector<Tensor>& more, std::vector<Tensor>* sums)
 }
 
 // With the merged out and lse every part's own backward is exact: P_ij = exp(s_ij - lse_i) and
-// delta_i are those of the whole. The sinks belong to the first part alone.
+// delta_i are those of the whole. The sinks belong to the first part alone. `kept`: of each part.
 GradRule RuleOf(const AttendCall& call, std::vector<AttendSeqs> parts, const AttendOut& out,
-                bool wide) {
-  return [call, parts = std::move(parts), out, wide](Ops& ops, std::span<const Tensor> grads,
-                                                     const std::vector<bool>& wanted) {
-    const AttendFlow flow{out, WithContiguousRows(ops, grads[0]),
-                          grads.size() > 1 ? grads[1] : Tensor()};
+                std::vector<std::shared_ptr<AttendKept>> kept, bool wide) {
+  return [call, parts = std::move(parts), out, kept = std::move(kept), wide](
+             Ops& ops, std::span<const Tensor> grads, const std::vector<bool>& wanted) {
+    AttendFlow flow{out, WithContiguousRows(ops, grads[0]), grads.size() > 1 ? grads[1] : Tensor(),
+                    nullptr};
     std::vector<Tensor> sums(wanted.size());
     for (size_t i = 0; i < parts.size() && ops.status().ok(); ++i) {
+      flow.kept = kept[i];
       AddTo(ops, LaunchAttendGrad(ops, call, parts[i], flow, wanted, /*sinks=*/i == 0, wide),
             &sums);
+      kept[i]->of_device.reset();
     }
     return sums;
   };
@@ -36,15 +41,17 @@ AttendOut AttendParts(Ops& ops, AttendCall call, std::span<const AttendSeqs> par
   if (!Prepare(ops, parts, &call)) return {};
   const bool many = parts.size() > 1;
   const DType dtype = asked.value_or(call.q[0].dtype);
+  const bool records =
+      std::ranges::any_of(inputs, [&](const Tensor& input) { return ops.Records({&input}); });
   std::vector<AttendOut> outs;
+  std::vector<std::shared_ptr<AttendKept>> kept;
   for (const AttendSeqs& seqs : parts) {
     const bool sinks = outs.empty();
-    outs.push_back(LaunchAttend(ops, call, seqs, many ? DType::kF32 : dtype, sinks));
+    kept.push_back(records ? std::make_shared<AttendKept>() : nullptr);
+    outs.push_back(LaunchAttend(ops, call, seqs, many ? DType::kF32 : dtype, sinks, kept.back()));
     if (!ops.status().ok()) return {};
   }
   const AttendOut out = many ? ops.Merge(outs, dtype) : outs[0];
-  bool records = false;
-  for (const Tensor& input : inputs) records = records || ops.Records({&input});
   if (!ops.status().ok() || !records) return out;
   std::vector<Tensor> outputs = {out.out};
   if (!out.lse.empty()) outputs.push_back(out.lse);
@@ -52,7 +59,7 @@ AttendOut AttendParts(Ops& ops, AttendCall call, std::span<const AttendSeqs> par
   // wide.
   const bool wide = many || dtype != call.q[0].dtype;
   ops.tape()->Record(inputs, std::move(outputs),
-                     RuleOf(call, {parts.begin(), parts.end()}, out, wide));
+                     RuleOf(call, {parts.begin(), parts.end()}, out, std::move(kept), wide));
   return out;
 }
 

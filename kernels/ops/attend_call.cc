@@ -235,7 +235,7 @@ bool Prepare(Ops& ops, std::span<const AttendSeqs> parts, AttendCall* call) {
 }
 
 AttendOut LaunchAttend(Ops& ops, const AttendCall& call, const AttendSeqs& seqs, DType dtype,
-                       bool sinks) {
+                       bool sinks, std::shared_ptr<AttendKept> kept) {
   std::vector<Shape> out_shapes, lse_shapes;
   for (size_t p = 0; p < call.q.size(); ++p) {
     const Shape& s = call.q[p].shape;
@@ -251,7 +251,8 @@ AttendOut LaunchAttend(Ops& ops, const AttendCall& call, const AttendSeqs& seqs,
     problems.push_back(ProblemOf(call, out, seqs, sinks, p));
   }
   for (const AttendProblem& problem : problems) CountPairs(problem, 1, &ops.stream().work());
-  ops.Run(AttendArgs{.params = call.params, .problems = std::move(problems)});
+  ops.Run(
+      AttendArgs{.params = call.params, .problems = std::move(problems), .kept = std::move(kept)});
   return ops.status().ok() ? out : AttendOut{};
 }
 
@@ -288,7 +289,8 @@ std::vector<Tensor> LaunchAttendGrad(Ops& ops, const AttendCall& call, const Att
   }
   ops.Run(AttendGradArgs{.params = call.params,
                          .problems = std::move(problems),
-                         .is_deterministic = ops.is_deterministic()});
+                         .is_deterministic = ops.is_deterministic(),
+                         .kept = flow.kept});
   return result;
 }
 

@@ -2,6 +2,7 @@
 // attend.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -24,14 +25,15 @@ struct AttendCall {
 bool Prepare(Ops& ops, std::span<const AttendSeqs> parts, AttendCall* call);
 
 // One launch; nothing is recorded. `dtype` is that of out. Without `sinks` those of the call are
-// left out.
+// left out. `kept`: AttendArgs::kept.
 AttendOut LaunchAttend(Ops& ops, const AttendCall& call, const AttendSeqs& seqs, DType dtype,
-                       bool sinks);
+                       bool sinks, std::shared_ptr<AttendKept> kept);
 
 // The inputs of the backward of a call; an empty gradient is zero.
 struct AttendFlow {
   AttendOut forward;
   Tensor dout, dlse;
+  std::shared_ptr<AttendKept> kept;  // of the forward's launch
 };
 
 // One launch. Gradients in the order of AttendCall::Inputs, empty where not wanted: those of q, k,

@@ -209,6 +209,7 @@ AttendSeq Ops::Seq(int64_t nq, int64_t nk, const std::vector<PatternSource>& hea
     PatternCounts counts{head.visible_pairs, head.visible_tiles};
     seq.gathers = seq.gathers || head.gathers;
     seq.is_listed = head.is_listed;
+    seq.longest_list = std::max(seq.longest_list, head.longest_list);
     seq.is_counted = seq.is_counted && (head.is_counted || !stream_.is_dry());
     const auto [known, is_added] = patterns.try_emplace(head.key);
     const bool is_new = is_added || head.key.empty();

@@ -29,6 +29,7 @@ struct PatternSource {
   bool is_counted = true;    // false: estimates; CountsOf counts the built pattern
   bool gathers = false;      // it may have a gather order
   bool is_listed = false;    // Pattern::is_listed
+  int64_t longest_list = 0;  // then: the most keys that a query lists
   int64_t term_bytes = 0;    // PatternCounts::term_bytes
   int64_t patterns = 1;      // in a plan: it stands for so many, each with its own key
   double most_tiles = 0;     // in a plan: that may be visible, if more than visible_tiles

@@ -152,6 +152,26 @@ TEST_P(AttendList, BatchedEqualsAlone) {
   }
 }
 
+// A launch of the CUDA device takes 16384 keys of a row, its gradients 4096 pairs.
+TEST_P(AttendList, LongListsAreWholeOverSeveralLaunches) {
+  ExpectForward({.B = 2, .H = 2, .Hkv = 2, .Nq = 3, .Nk = 330, .D = 5, .Dv = 33, .listed = 60000});
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    ExpectGradients({.B = 2,
+                     .H = 2,
+                     .Hkv = 1,
+                     .Nq = 4,
+                     .Nk = 5,
+                     .D = 3,
+                     .Dv = 2,
+                     .listed = 9000,
+                     .q = dtype,
+                     .k = dtype,
+                     .v = dtype,
+                     .out = dtype,
+                     .terms = "slopes"});
+  }
+}
+
 TEST_P(AttendList, BatchedGradientsEqualAlone) {
   const GradSizes sizes{.H = 2,
                         .Hkv = 1,

@@ -80,6 +80,9 @@ TermsCase::TermsCase(const TermsSizes& s, unsigned seed) : sizes(s), random_(see
     for (int64_t h = 0; h < s.H && s.has_pattern && s.per_head; ++h) {
       seq.head_patterns.push_back(RandomPattern(seq.nq, seq.nk));
     }
+    for (int64_t h = 0; h < s.H && seq.Of(h) != nullptr; ++h) {
+      seq.longest_list = std::max(seq.longest_list, LongestList(*seq.Of(h)));
+    }
     nq.push_back(seq.nq);
     nk.push_back(seq.nk);
     seqs.push_back(std::move(seq));

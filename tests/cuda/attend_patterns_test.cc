@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <map>
 #include <memory>
 #include <random>
@@ -13,85 +12,16 @@
 #include "kernels/cuda/attend/device_pattern.h"
 #include "kernels/cuda/attend/device_tiles.h"
 #include "kernels/cuda/attend/stored_tiles.h"
-#include "kernels/cuda/cuda.h"
 #include "kernels/device/device.h"
 #include "kernels/pattern/builder.h"
 #include "kernels/pattern/shapes/grids.h"
 #include "kernels/pattern/source.h"
+#include "tests/cuda/pattern_run.h"
 #include "tests/engine/cpu_engine.h"
 #include "tests/plain/test_array.h"
 
 namespace attnd::testing {
 namespace {
-
-std::unique_ptr<Device> NewDevice(int64_t memory_bytes) {
-  CudaDevices found = NewCudaDevices({.memory_bytes = memory_bytes});
-  EXPECT_EQ(found.why_not, "");
-  return std::move(found.devices.at(0));
-}
-
-// Hides a pair of each tile, another one in each; counts the tiles and stops the run at one.
-class CountedMasks : public Predicate {
- public:
-  void Spans(int64_t, int64_t first, int64_t last, std::vector<TileSpan>* spans) const override {
-    spans->push_back({first, last, false});
-  }
-  void Keep(int64_t q_tile, int64_t key_tile, TileMask* mask) const override {
-    (*mask)[q_tile % kTile] &= ~(uint64_t{1} << key_tile % kTile);
-    if (++tiles == stops_at) control->Cancel();
-  }
-  std::string key() const override { return "counted"; }
-
-  mutable std::atomic<int64_t> tiles = 0;
-  int64_t stops_at = -1;
-  RunControl* control = nullptr;
-};
-
-struct Sizes {
-  int64_t Nq = 2048, Nk = 2048, nq = 64, nk = 200;
-  int64_t B = 1;  // each with a key less than the one before
-};
-
-// Attention of one head over such a pattern.
-class PatternRun {
- public:
-  explicit PatternRun(const Sizes& sizes) : sizes_(sizes) {
-    PatternBuilder builder(sizes.Nq, sizes.Nk,
-                           {.runs = 64, .masks = 0, .looks = 0, .terms = 0, .shapes = 0});
-    builder.Add(masks);
-    pattern_ = std::make_shared<const Pattern>(std::move(builder).Build());
-    masks->tiles = 0;
-  }
-
-  DeviceStatus On(Device& device, RunControl* control = nullptr) const {
-    Stream stream(device, &device.memory(), control);
-    const auto take = [&](int64_t rows, View* view) {
-      auto buffer = device.memory().Allocate(sizes_.B * rows * 4, stream.queue());
-      std::vector<std::byte> zeros(static_cast<size_t>(sizes_.B * rows) * 4);
-      const std::span<const std::byte> pieces[] = {zeros};
-      EXPECT_TRUE(device.Upload(stream, buffer->data(), pieces, nullptr).ok());
-      *view = DenseView(buffer->data(), DType::kF32, {sizes_.B, 1, rows, 1});
-      return buffer;
-    };
-    AttendProblem p;
-    const auto q = take(sizes_.Nq, &p.q), k = take(sizes_.Nk, &p.k), v = take(sizes_.Nk, &p.v),
-               out = take(sizes_.Nq, &p.out), lse = take(sizes_.Nq, &p.lse);
-    p.lse = DenseView(lse->data(), DType::kF32, {sizes_.B, 1, sizes_.Nq});
-    for (int64_t b = 0; b < sizes_.B; ++b) {
-      p.seqs.push_back({.nq = sizes_.nq, .nk = sizes_.nk - b, .pattern = pattern_});
-    }
-    const int64_t before = device.memory().stats().used_bytes;
-    DeviceStatus status = device.Run(stream, AttendArgs{.params = {}, .problems = {p}});
-    EXPECT_EQ(device.memory().stats().used_bytes, before);
-    return status.ok() ? stream.Wait() : status;
-  }
-
-  const std::shared_ptr<CountedMasks> masks = std::make_shared<CountedMasks>();
-
- private:
-  const Sizes sizes_;
-  std::shared_ptr<const Pattern> pattern_;
-};
 
 TEST(CudaPatterns, RowsBeyondTheLengthsAreNotComputedAndNothingIsKept) {
   const auto device = NewDevice(int64_t{1} << 30);
@@ -242,6 +172,7 @@ struct Request {
   int64_t least_bytes = 0;  // of the run
   int64_t most_times = 6;   // so many are planned at most
   int64_t H = 1;
+  Direction direction = Direction::kForward;
 };
 
 // What the run takes of the device beyond its inputs is planned, and most of it is given back.
@@ -250,10 +181,11 @@ void ExpectPlanned(const Request& request) {
   const auto engine = EngineOn(NewDevice(int64_t{1} << 30), {.keep_plans = false});
   Device& device = engine->device();
   Stream stream(device, &device.memory());
-  Call call{.method = request.method, .options = request.options};
+  Call call{.method = request.method, .options = request.options, .direction = request.direction};
   std::map<std::string, Shape> floats = request.floats;
   for (const char* name : {"q", "k", "v"}) floats[name] = {1, request.H, request.N, 1};
   if (request.queries > 0) floats["q"] = {1, request.H, request.queries, 1};
+  if (request.direction == Direction::kBackward) floats["grad_out"] = floats["q"];
   std::vector<std::shared_ptr<Buffer>> inputs;
   for (const auto& [name, shape] : floats) {
     const std::vector<float> values(static_cast<size_t>(shape.size()), 0.5f);
@@ -303,10 +235,13 @@ TEST(CudaPatterns, PlansCountWhatComputedTilesTake) {
     return values;
   };
   const std::vector<int32_t> segments = ids(N, 8);
-  ExpectPlanned({.method = "softmax",
-                 .N = N,
-                 .ids = {{"segment_ids_q", segments}, {"segment_ids_kv", segments}},
-                 .least_bytes = BytesOfMasks(N) / 2});
+  for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+    ExpectPlanned({.method = "softmax",
+                   .N = N,
+                   .ids = {{"segment_ids_q", segments}, {"segment_ids_kv", segments}},
+                   .least_bytes = BytesOfMasks(N) / 2,
+                   .direction = direction});
+  }
   constexpr int64_t kGlobals = N / 2;
   ExpectPlanned({.method = "etc",
                  .N = N,

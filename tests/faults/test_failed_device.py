@@ -66,6 +66,17 @@ def test_what_runs_and_waits_on_it_is_answered(start):
     assert len([line for line in lines if " error " in line]) == 1, server.log()
 
 
+def test_a_short_drain_ends_by_itself(start):
+    """Symptom: the failure is shown for six seconds, after five of which the process gave up."""
+    server = start(STRICT, "--drain-delay", "0s", "--drain-timeout", "100ms",
+                   STRICT_DEVICE_FAILS_AT="1")
+    q = q_of()
+    with attnd.Client(server.target, retries=0) as client, ThreadPoolExecutor(1) as threads:
+        assert_failed(threads.submit(client.forward, q, q, q))
+    assert server.wait() == 4
+    assert "the drain does not end" not in server.log()
+
+
 def test_health_and_requests_until_it_ends(start):
     """With a delay before the drain closes the listeners, as load balancers need it."""
     server = start(STRICT, "--drain-delay", "4s", STRICT_DEVICE_FAILS_AT="1")

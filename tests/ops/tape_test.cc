@@ -146,6 +146,34 @@ TEST_F(TapeTest, UnwantedGradientsAreNotGivenToTheDevice) {
   }
 }
 
+TEST_F(TapeTest, AGradientHasWhatItsForwardKept) {
+  struct Spy : PlainDevice {
+    DeviceStatus Run(Stream& stream, Launch launch) override {
+      if (const auto* args = std::get_if<AttendArgs>(&launch)) kept.push_back(args->kept);
+      if (const auto* args = std::get_if<AttendGradArgs>(&launch)) taken.push_back(args->kept);
+      return PlainDevice::Run(stream, std::move(launch));
+    }
+    std::vector<std::shared_ptr<AttendKept>> kept, taken;
+  } spy;
+  std::vector<Values> values = {Random({{1, 1, 3, 2}}, 1), Random({{1, 1, 3, 2}}, 2)};
+  Stream stream(spy, &pool_);
+  Tape tape;
+  Ops ops(stream, &tape);
+  const Tensor q = values[0].AsTensor(), kv = values[1].AsTensor();
+  Attend(ops, q, kv, kv, false);  // nothing of it is watched
+  tape.Watch(q);
+  const std::vector<AttendSeqs> parts(2, Seqs(q, kv, false, ops));
+  const AttendOut a = ops.Attend(q, kv, kv, {.scale = 0.7}, parts, {}, std::nullopt);
+  Values grad = Random({{1, 1, 3, 2}}, 3);
+  const std::vector<Tensor> out = {a.out}, grads = {grad.AsTensor()}, asked = {q};
+  EXPECT_FALSE(tape.Replay(ops, out, grads, asked)[0].empty());
+  ASSERT_EQ(spy.kept.size(), 3);
+  EXPECT_EQ(spy.kept[0], nullptr);
+  EXPECT_NE(spy.kept[1], nullptr);
+  EXPECT_NE(spy.kept[1], spy.kept[2]);
+  EXPECT_EQ(spy.taken, (std::vector{spy.kept[1], spy.kept[2]}));
+}
+
 TEST_F(TapeTest, AWatchedTensorThatIsAnOutputGetsItsGradientBack) {
   Values value = Random({{1, 1, 3, 2}}, 1), weight = Random({{1, 1, 3, 2}}, 2);
   Stream stream(device_, &pool_);

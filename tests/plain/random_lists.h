@@ -34,4 +34,13 @@ inline Pattern RandomLists(std::mt19937* random, int64_t Nq, int64_t Nk, int64_t
   return pattern;
 }
 
+// AttendSeq::longest_list, of a pattern.
+inline int64_t LongestList(const Pattern& pattern) {
+  int64_t longest = 0;
+  const std::vector<int64_t>& begin = pattern.keys_of.begin;
+  for (size_t i = 0; i + 1 < begin.size(); ++i)
+    longest = std::max(longest, begin[i + 1] - begin[i]);
+  return longest;
+}
+
 }  // namespace attnd::testing

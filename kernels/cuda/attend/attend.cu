@@ -9,7 +9,8 @@
 #include "kernels/cuda/attend/attend_patterns.h"
 #include "kernels/cuda/attend/attend_spread.cuh"
 #include "kernels/cuda/attend/device_pattern.h"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/attend/list_lengths.h"
+#include "kernels/cuda/launch_parts.h"
 #include "kernels/cuda/primitives.h"
 
 namespace attnd::cuda {
@@ -140,7 +141,7 @@ enum class Heads {
 DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs& args,
                            Heads heads_of = Heads::kAll) {
   const Cuda& cuda = CudaOf(device);
-  AttendPatterns patterns(stream, /*is_grad=*/false);
+  AttendPatterns patterns(stream, /*is_grad=*/false, args.kept);
   for (const AttendProblem& p : args.problems) {
     if (DeviceStatus status = patterns.Add(p); !status.ok()) return status;
   }
@@ -148,7 +149,9 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
   // change its bits.
   Cost cost[2], plain_cost, pair_cost, list_cost;
   ProblemList<ForwardData> tiled[2], plain, paired, merged, searched;
-  ProblemList<AttendData> listed;
+  ProblemList<ListData> listed;
+  int64_t longest_list = 0, carry_bytes = 0;
+  std::vector<int64_t> first_carry_byte;  // -1: no row carries anything
   std::vector<SeqSplit> splits;
   std::vector<ForwardData> forward;
   std::vector<bool> have_terms;
@@ -207,6 +210,13 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
     split_bytes += data.p.B * ShareOf<SeqSplit>(1);
     first_needed_byte.push_back(needed_bytes);
     if (heads_of == Heads::kNotFinite) needed_bytes += data.p.B * ShareOf<int4>(data.p.H);
+    const int64_t longest = LongestListOfQueries(p, stream.is_dry());
+    longest_list = std::max(longest_list, longest);
+    first_carry_byte.push_back(longest > kListKeys ? carry_bytes : -1);
+    if (longest > kListKeys) {
+      const int64_t rows = data.p.H * data.p.Nq;
+      carry_bytes += data.p.B * ShareOf<float>(rows * ListData::FloatsOf(data.p.Dv));
+    }
     forward.push_back(data);
   }
   if (forward.empty()) return {};
@@ -216,7 +226,8 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
   if (!split_table.status.ok()) return split_table.status;
   const std::shared_ptr<Buffer> states = TakeShared(stream, state_bytes);
   const std::shared_ptr<Buffer> needed = TakeShared(stream, needed_bytes);
-  if (states == nullptr || needed == nullptr) return NoMemory(stream);
+  const std::shared_ptr<Buffer> carries = TakeShared(stream, carry_bytes);
+  if (states == nullptr || needed == nullptr || carries == nullptr) return NoMemory(stream);
   if (stream.is_dry()) {
     stream.work().host_bytes += static_cast<int64_t>(2 * forward.size() * sizeof(ForwardData));
   }
@@ -259,7 +270,12 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
     if (is_listed) {
       list_cost.Add(args, p, true);
       const int64_t rows = DivideUp(data.p.Nq, int64_t{kListRows});
-      listed.Add(data.p, data.p.B * data.p.H * rows);
+      ListData list = {data.p, nullptr};
+      if (!stream.is_dry() && first_carry_byte[n] >= 0) {
+        list.carries = reinterpret_cast<float*>(static_cast<std::byte*>(carries->data()) +
+                                                first_carry_byte[n]);
+      }
+      listed.Add(list, data.p.B * data.p.H * rows);
       continue;
     }
     const bool is_plain = are_plain[n], in_pairs = fit_pairs[n] && fitting >= kPairedBlocks;
@@ -313,8 +329,14 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
       !status.ok()) {
     return status;
   }
-  return LaunchOver(device, stream, {.threads = kListThreads, .seconds = list_cost.Seconds(cuda)},
-                    AttendListed, listed);
+  if (listed.empty()) return {};
+  const double list_seconds =
+      std::max(list_cost.Seconds(cuda), kListKeySeconds * static_cast<double>(longest_list));
+  return LaunchParts(stream, {.threads = kListThreads, .seconds = list_seconds},
+                     std::max<int64_t>(1, DivideUp(longest_list, kListKeys)),
+                     [&](const LaunchShape& of_round, int64_t round) {
+                       return LaunchOver(device, stream, of_round, AttendListed, listed, round);
+                     });
 }
 
 }  // namespace
@@ -331,15 +353,17 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const AttendArgs& arg
   }
   LibraryAttention library(device, stream, args.params, of_library);
   if (library.empty()) return RunOwnKernels(device, stream, args);
-  DeviceStatus status = RunOwnKernels(
-      device, stream, {.params = args.params, .problems = library.Rest(args.problems)});
+  const auto own = [&](std::vector<AttendProblem> of, Heads heads) {
+    return RunOwnKernels(device, stream,
+                         {.params = args.params, .problems = std::move(of), .kept = args.kept},
+                         heads);
+  };
+  DeviceStatus status = own(library.Rest(args.problems), Heads::kAll);
   bool has_failed = false;
   if (status.ok()) status = library.Run(&has_failed);
   if (!status.ok()) return status;
   if (has_failed) return RunOwnKernels(device, stream, args);
-  return RunOwnKernels(device, stream,
-                       {.params = args.params, .problems = library.Doubtful(args.problems)},
-                       Heads::kNotFinite);
+  return own(library.Doubtful(args.problems), Heads::kNotFinite);
 }
 
 }  // namespace attnd::cuda

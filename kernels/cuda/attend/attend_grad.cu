@@ -33,6 +33,7 @@ template <class P>
 struct GradList {
   ProblemList<P> list;
   LaunchShape shape;
+  double lanes = 0;    // blocks that the device runs at its full rate: few leave some idle
   double longest = 0;  // seconds that some block takes, however many processors there are
   int64_t rounds = 1;
 
@@ -43,22 +44,22 @@ struct GradList {
     if (blocks <= 0) return;
     shape.shared_bytes = std::max(shape.shared_bytes, shared_bytes);
     shape.most_seconds += seconds;
-    if (!is_rare) shape.seconds += seconds;
-  }
-  // With `lanes`, which few blocks leave idle: blocks that the device runs at its full rate. Of the
-  // kernels that add up in rounds; problems with fewer of them have nothing to do in the last.
-  void AddRounds(const P& problem, int64_t blocks, size_t shared_bytes, double seconds,
-                 double lanes, int64_t of_problem) {
-    Add(problem, blocks, shared_bytes, seconds);
-    if (blocks <= 0) return;
+    if (is_rare) return;
+    shape.seconds += seconds;
     longest = std::max(longest, seconds * lanes / static_cast<double>(blocks));
-    rounds = std::max(rounds, of_problem);
+  }
+  // Of the kernels that add up in rounds: problems with fewer of them have nothing to do in the
+  // last.
+  void AddRounds(const P& problem, int64_t blocks, size_t shared_bytes, double seconds,
+                 int64_t of_problem) {
+    Add(problem, blocks, shared_bytes, seconds);
+    if (blocks > 0) rounds = std::max(rounds, of_problem);
   }
   DeviceStatus Launch(CudaDevice& device, Stream& stream, int threads,
                       void (*kernel)(Problems<P>)) {
     if (list.empty()) return {};
     shape.threads = threads;
-    shape.seconds += Cuda::kLaunchSeconds;
+    shape.seconds = std::max(shape.seconds, longest) + Cuda::kLaunchSeconds;
     return LaunchOver(device, stream, shape, kernel, list);
   }
   DeviceStatus LaunchRounds(CudaDevice& device, Stream& stream, int threads,
@@ -80,8 +81,7 @@ enum class GradTiles {
 
 class GradLaunch {
  public:
-  GradLaunch(CudaDevice& device, Stream& stream, GradTiles tiles)
-      : device_(device), stream_(stream), tiles_(tiles) {}
+  GradLaunch(CudaDevice& device, Stream& stream, GradTiles tiles);
 
   void Add(const GradPlan& plan);
   DeviceStatus Launch();
@@ -119,11 +119,30 @@ class GradLaunch {
   GradList<GradData> wide_queries_[kGradTypes][2], wide_keys_[kGradTypes][2];
 };
 
+GradLaunch::GradLaunch(CudaDevice& device, Stream& stream, GradTiles tiles)
+    : device_(device), stream_(stream), tiles_(tiles) {
+  const double processors = CudaOf(device).processors;
+  for (auto* list : {&sums_, &group_sums_}) list->lanes = processors;
+  head_sums_.lanes = processors;
+  for (int type = 0; type < kGradTypes; ++type) {
+    for (int i = 0; i < 2; ++i) {
+      for (int terms = 0; terms < 2; ++terms) {
+        queries_[type][i][terms].lanes = keys_[type][i][terms].lanes = processors;
+      }
+      wide_queries_[type][i].lanes = wide_keys_[type][i].lanes = processors;
+    }
+    bias_[type].lanes = processors;
+  }
+  // Warps that a processor runs at once, a block each.
+  list_bias_.lanes = kListBlocks * kListWarps * processors;
+}
+
 void GradLaunch::Add(const GradPlan& plan) {
   const auto parts = [&](const std::vector<GradParts>& from, GradList<GradParts>* to) {
     for (const GradParts& p : from) {
       const double elements = static_cast<double>(p.blocks()) * GradParts::kElements;
-      to->Add(p, p.blocks(), 0, MoveSeconds(elements * static_cast<double>(4 + 4 * p.count)));
+      const int64_t added = p.count * (p.sums_b ? p.B : 1) * (p.sums_h ? p.H : 1);
+      to->Add(p, p.blocks(), 0, MoveSeconds(elements * static_cast<double>(4 + 4 * added)));
     }
   };
   parts(plan.zeros, &zeros_);
@@ -172,8 +191,7 @@ void GradLaunch::AddTiles(const GradPlan& plan) {
   keys_[type][plan.key_units][p.a.has_terms].Add(p, plan.key_blocks(), plan.shared_bytes,
                                                  key_seconds, plan.wide_keys);
   bias_[type].AddRounds(p, plan.bias_blocks(), plan.shared_bytes,
-                        TensorSeconds(plan, plan.Flops(1, 1)) + relative,
-                        CudaOf(device_).processors, p.bias_shares.rounds());
+                        TensorSeconds(plan, plan.Flops(1, 1)) + relative, p.bias_shares.rounds());
 }
 
 void GradLaunch::AddWide(const GradPlan& plan) {
@@ -188,16 +206,22 @@ void GradLaunch::AddWide(const GradPlan& plan) {
 void GradLaunch::AddLists(const GradPlan& plan) {
   // Two products and two sums a pair, mostly from L2.
   const double seconds = plan.Flops(2, 2) / CudaOf(device_).flops * 8;
+  const auto add = [&](GradList<GradData>* to, int64_t blocks, int64_t longest, double likely) {
+    to->AddRounds(plan.data, blocks, 0, seconds,
+                  std::max<int64_t>(1, DivideUp(longest, kListPairs)));
+    to->longest = std::max(to->longest, kListPairSeconds * likely);
+  };
   if (plan.needs_queries) {
-    list_queries_.Add(plan.data, plan.list_blocks(plan.H, plan.Nq), 0, seconds);
+    add(&list_queries_, plan.list_blocks(plan.H, plan.Nq), plan.longest_query_list,
+        static_cast<double>(plan.longest_query_list));
   }
   if (plan.needs_keys) {
-    list_keys_.Add(plan.data, plan.list_blocks(plan.Hkv, plan.Nk), 0, seconds);
+    // A plan does not know which keys are listed.
+    const auto longest = static_cast<double>(plan.longest_key_list);
+    add(&list_keys_, plan.list_blocks(plan.Hkv, plan.Nk), plan.longest_key_list,
+        stream_.is_dry() ? longest / static_cast<double>(std::max<int64_t>(1, plan.Nk)) : longest);
   }
-  // Warps that a processor runs at once.
-  constexpr int kLanes = kListBlocks * kListWarps;
-  list_bias_.AddRounds(plan.data, plan.bias_blocks(), 0, seconds,
-                       kLanes * CudaOf(device_).processors, plan.data.bias_shares.rounds());
+  list_bias_.AddRounds(plan.data, plan.bias_blocks(), 0, seconds, plan.data.bias_shares.rounds());
 }
 
 DeviceStatus GradLaunch::Launch() {
@@ -219,8 +243,8 @@ DeviceStatus GradLaunch::Launch() {
     }
     RunRounds(bias_[n], kGradThreads, kernels.bias);
   }
-  Run(list_queries_, kListThreads, GradListQueries);
-  Run(list_keys_, kListThreads, GradListKeys);
+  RunRounds(list_queries_, kListThreads, GradListQueries);
+  RunRounds(list_keys_, kListThreads, GradListKeys);
   RunRounds(list_bias_, 32, GradListBias);
   Run(group_sums_, GradParts::kThreads, GradSumParts);
   Run(sums_, GradParts::kThreads, GradSumParts);
@@ -257,7 +281,7 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendGradA
   }
   const std::shared_ptr<Buffer> scratch = TakeShared(stream, counted.bytes());
   if (scratch == nullptr) return NoMemory(stream);
-  AttendPatterns patterns(stream, /*is_grad=*/true);
+  AttendPatterns patterns(stream, /*is_grad=*/true, args.kept);
   for (const AttendGradProblem& p : args.problems) {
     if (DeviceStatus status = patterns.Add(p.forward); !status.ok()) return status;
   }
@@ -277,7 +301,9 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendGradA
 DeviceStatus RunWithLibrary(CudaDevice& device, Stream& stream, const AttendGradArgs& args) {
   const std::vector<LibraryProblem> problems = LibraryProblemsOf(args);
   const auto own = [&](std::vector<AttendGradProblem> of, GradTiles tiles) {
-    return RunOwnKernels(device, stream, {.params = args.params, .problems = std::move(of)}, tiles);
+    return RunOwnKernels(device, stream,
+                         {.params = args.params, .problems = std::move(of), .kept = args.kept},
+                         tiles);
   };
   if (stream.is_dry()) {
     DeviceStatus status = LibraryAttention::Plan(device, stream, args.params, problems);

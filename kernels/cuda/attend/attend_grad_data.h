@@ -30,6 +30,10 @@ struct BiasShares {
 
   int64_t rounds() const { return (of_share + of_round - 1) / of_round; }
 };
+// Pairs of a row of lists that a launch takes, so that it ends in a few milliseconds, and what one
+// takes: an ESTIMATE.
+constexpr int64_t kListPairs = 1 << 12;
+constexpr double kListPairSeconds = 5e-7;
 // Query rows of an item of lists where bias repeats over queries.
 constexpr int64_t kListBiasRows = 16;
 // What a block does of them in one round.
@@ -70,6 +74,8 @@ struct GradData {
   int query_shares;                     // 0: a block has one tile of queries
   // Of keys in gather orders: sums of rows of k and k2, [B,Hkv,key_shares,Nk + Nk2,D or Dv].
   float *dk_sums, *dv_sums;
+  // Of lists: where rows with long ones carry sums from launch to launch; data null: nowhere.
+  Plane dq_carry, dk_carry, dv_carry;
   int key_shares;  // 0: a block has one tile of keys, which it stores
   // Pieces of 64 columns that blocks share out: of dq or dk, then of dq_rel or dv.
   int query_first, query_second, key_first, key_second;

@@ -1,5 +1,6 @@
 // The gradient of attend over listed pairs: a warp for a query row (dq and sums of the row), for a
-// key row (dk, dv; the query heads of a kv head one after the other), or for a row of dbias.
+// key row (dk, dv; the query heads of a kv head one after the other), or for a row of dbias. Rows
+// of long lists take several launches.
 //
 // Bound: bytes, D + Dv elements of k and v, or of q and dout, a pair, mostly from L2.
 #pragma once
@@ -71,6 +72,16 @@ class ListWarp {
       if (d < width) sums[n] = fmaf(weight, LoadFloat(x.data, x.dtype, from + d), sums[n]);
     }
   }
+  SIMT_FN void Load(float (&sums)[kListColumns], const Plane& from, int64_t b, int64_t h,
+                    int64_t row, int first, int width) const {
+#pragma unroll
+    for (int n = 0; n < kListColumns; ++n) {
+      const int d = first + lane_ + 32 * n;
+      if (d < width) {
+        sums[n] = LoadFloat(from.data, from.dtype, from.Head(b, h) + row * from.row + d);
+      }
+    }
+  }
   SIMT_FN void Store(const float (&sums)[kListColumns], float factor, const Plane& to, int64_t b,
                      int64_t h, int64_t row, int first, int width) const {
 #pragma unroll
@@ -104,7 +115,7 @@ SIMT_FN Listed QueriesOf(const AttendHead& head, int64_t j) {
 }
 
 __global__ void __launch_bounds__(kListThreads, kListBlocks)
-    GradListQueries(const __grid_constant__ Problems<GradData> problems) {
+    GradListQueries(const __grid_constant__ Problems<GradData> problems, const int64_t round) {
   const auto [p, block, index] = FindPlace(problems);
   const int64_t blocks = (p.a.Nq + kListWarps - 1) / kListWarps;
   const int64_t i = block % blocks * kListWarps + threadIdx.x / 32;
@@ -116,26 +127,38 @@ __global__ void __launch_bounds__(kListThreads, kListBlocks)
   const Slope slope = Slope::Of(p.a, b, h);
   Listed list = KeysOf(head, i);
   if (row.lse_low == INFINITY) list.end = list.begin;
+  const int64_t left = list.end - list.begin - round * kListPairs;
+  if (round > 0 && left <= 0) return;
+  const bool is_last = left <= kListPairs;
+  list.begin += round * kListPairs;
+  if (!is_last) list.end = list.begin + kListPairs;
+  float* const slope_sum =
+      p.slope_sums == nullptr ? nullptr : p.slope_sums + (b * p.a.H + h) * p.a.Nq + i;
   const HeadRows k = HeadRows::Of(p.a.k, b, head.kv);
   const bool wants_dq = p.dq.data != nullptr;
-  float distances = 0;
+  float distances = round > 0 && slope_sum != nullptr ? -*slope_sum : 0;
+  __syncwarp();  // all lanes have read it
   for (int first = 0; first < (wants_dq ? p.a.D : 1); first += 32 * kListColumns) {
     float sums[kListColumns] = {};
+    if (round > 0 && wants_dq) warp.Load(sums, p.dq_carry, b, h, i, first, p.a.D);
     for (const int32_t* key = list.begin; key != list.end; ++key) {
       const ListPair pair = warp.Weigh(head, row, slope, i, *key, true);
       if (!pair.sees) continue;
       if (first == 0) distances = fmaf(pair.dscore, pair.distance, distances);
       if (wants_dq) warp.Add(sums, pair.kept, k, *key, first, p.a.D);
     }
-    if (wants_dq) warp.Store(sums, p.scale, p.dq, b, h, i, first, p.a.D);
+    if (!wants_dq) continue;
+    if (is_last) {
+      warp.Store(sums, p.scale, p.dq, b, h, i, first, p.a.D);
+    } else {
+      warp.Store(sums, 1, p.dq_carry, b, h, i, first, p.a.D);
+    }
   }
-  if (p.slope_sums != nullptr && threadIdx.x % 32 == 0) {
-    p.slope_sums[(b * p.a.H + h) * p.a.Nq + i] = -distances;
-  }
+  if (slope_sum != nullptr && threadIdx.x % 32 == 0) *slope_sum = -distances;
 }
 
 __global__ void __launch_bounds__(kListThreads, kListBlocks)
-    GradListKeys(const __grid_constant__ Problems<GradData> problems) {
+    GradListKeys(const __grid_constant__ Problems<GradData> problems, const int64_t round) {
   const auto [p, block, index] = FindPlace(problems);
   const int64_t blocks = (p.a.Nk + kListWarps - 1) / kListWarps;
   const int64_t j = block % blocks * kListWarps + threadIdx.x / 32;
@@ -145,11 +168,26 @@ __global__ void __launch_bounds__(kListThreads, kListBlocks)
   const ListWarp warp(p);
   const bool wants_dk = p.dk.data != nullptr, wants_dv = p.dv.data != nullptr;
   const int width = max(wants_dk ? p.a.D : 0, wants_dv ? p.a.Dv : 0);
+  // Pairs of all query heads, one after the other.
+  int64_t left = -round * kListPairs;
+  for (int64_t h = kv * p.a.group; h < (kv + 1) * p.a.group; ++h) {
+    const Listed list = QueriesOf(AttendHead::Of(p.a, b, h), j);
+    left += list.end - list.begin;
+  }
+  if (round > 0 && left <= 0) return;
+  const bool is_last = left <= kListPairs;
   for (int first = 0; first < width; first += 32 * kListColumns) {
     float of_k[kListColumns] = {}, of_v[kListColumns] = {};
-    for (int64_t h = kv * p.a.group; h < (kv + 1) * p.a.group; ++h) {
+    if (round > 0 && wants_dk) warp.Load(of_k, p.dk_carry, b, kv, j, first, p.a.D);
+    if (round > 0 && wants_dv) warp.Load(of_v, p.dv_carry, b, kv, j, first, p.a.Dv);
+    int64_t skips = round * kListPairs, takes = kListPairs;
+    for (int64_t h = kv * p.a.group; h < (kv + 1) * p.a.group && takes > 0; ++h) {
       const AttendHead head = AttendHead::Of(p.a, b, h);
-      const Listed list = QueriesOf(head, j);
+      Listed list = QueriesOf(head, j);
+      const int64_t skipped = min(skips, list.end - list.begin);
+      list.begin += skipped, skips -= skipped;
+      const int64_t taken = min(takes, list.end - list.begin);
+      list.end = list.begin + taken, takes -= taken;
       const Slope slope = Slope::Of(p.a, b, h);
       const GradRow* rows = p.RowsOf(b, h);
       const HeadRows q = HeadRows::Of(p.a.q, b, h), dout = HeadRows::Of(p.dout, b, h);
@@ -164,8 +202,10 @@ __global__ void __launch_bounds__(kListThreads, kListBlocks)
         }
       }
     }
-    if (wants_dk) warp.Store(of_k, p.scale, p.dk, b, kv, j, first, p.a.D);
-    if (wants_dv) warp.Store(of_v, 1, p.dv, b, kv, j, first, p.a.Dv);
+    if (wants_dk && is_last) warp.Store(of_k, p.scale, p.dk, b, kv, j, first, p.a.D);
+    if (wants_dv && is_last) warp.Store(of_v, 1, p.dv, b, kv, j, first, p.a.Dv);
+    if (wants_dk && !is_last) warp.Store(of_k, 1, p.dk_carry, b, kv, j, first, p.a.D);
+    if (wants_dv && !is_last) warp.Store(of_v, 1, p.dv_carry, b, kv, j, first, p.a.Dv);
   }
 }
 

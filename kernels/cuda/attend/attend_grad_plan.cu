@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/attend/attend_grad_pair.cuh"
 #include "kernels/cuda/attend/attend_grad_wide_shared.h"
+#include "kernels/cuda/attend/list_lengths.h"
 
 namespace attnd::cuda::attend_grad {
 namespace {
@@ -67,6 +68,8 @@ GradPlan::GradPlan(const AttendGradProblem& grad, const AttendParams& params, bo
   PlanKeys();
   PlanBias();
   ChooseWide();
+  longest_query_list = LongestListOfQueries(f, is_dry);
+  longest_key_list = LongestListOfKeys(f, is_dry);
 }
 
 bool GradPlan::Wants(const View& gradient) const {
@@ -262,12 +265,27 @@ void GradPlan::Place(GradMemory* memory) {
       sums.push_back(parts);
     }
   };
+  PlaceCarries(memory);
   if (gathers && data.key_first > 0) keys(problem.dk, d.k2, D, &data.dk_sums);
   if (gathers && data.key_second > 0) keys(problem.dv, d.v2, Dv, &data.dv_sums);
   if (!Wants(d.bias)) return;
   if (needs_bias) return PlaceBias(memory);
   data.dbias = GradientPlane(d.bias);
   Zero(data.dbias, B, H, Nq, Nk);
+}
+
+// A float32 gradient carries its own sums.
+void GradPlan::PlaceCarries(GradMemory* memory) {
+  const auto carry = [&](const View& gradient, const Plane& to, int64_t longest, Plane* place) {
+    if (!Wants(gradient) || longest <= kListPairs) return;
+    *place = to;
+    if (gradient.dtype == DType::kF32) return;
+    const Shape& s = gradient.shape;
+    *place = FloatPlane(memory->Take<float>(s.size()), s[1], s[2], s[3]);
+  };
+  carry(problem.dq, data.dq, longest_query_list, &data.dq_carry);
+  carry(problem.dk, data.dk, longest_key_list, &data.dk_carry);
+  carry(problem.dv, data.dv, longest_key_list, &data.dv_carry);
 }
 
 int64_t GradPlan::query_blocks() const {

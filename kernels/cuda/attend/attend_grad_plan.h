@@ -60,6 +60,8 @@ struct GradPlan {
   const AttendGradProblem& problem;
   const bool is_dry;
   const int64_t alike;
+  // Pairs of a row of q, of k in lists, at most; 0: there are none.
+  int64_t longest_query_list = 0, longest_key_list = 0;
   GradData data = {};
   GradType type = GradType::kF32;
   int64_t B, H, Hkv, Nq, Nk, Nk2, D, Dv;
@@ -85,6 +87,7 @@ struct GradPlan {
   void PlanBias();
   void ShareBias();
   void PlaceBias(GradMemory* memory);
+  void PlaceCarries(GradMemory* memory);
   void PlaceTerm(const View& gradient, int64_t rows, int64_t width, bool needs_floats,
                  GradMemory* memory, Plane* to);
   void Zero(const Plane& to, int64_t planes_b, int64_t planes_h, int64_t rows, int64_t width);

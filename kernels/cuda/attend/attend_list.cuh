@@ -17,6 +17,22 @@ namespace attnd::cuda {
 constexpr int kListThreads = 256;
 constexpr int kListRows = kListThreads / 32;  // of a block
 constexpr int kListColumns = 256;             // values that a warp sums at a time
+// Keys of a row that a launch takes, so that it ends in a few milliseconds, and what one takes: an
+// ESTIMATE.
+constexpr int64_t kListKeys = 1 << 14;
+constexpr double kListKeySeconds = 2e-7;
+
+// A problem, and what rows with more keys than that carry from launch to launch; null: there are
+// none. Of row i of B * H * Nq: its sums of values, then maximum and sum for each kListColumns.
+struct ListData {
+  AttendData p;
+  float* carries;
+
+  SIMT_FN static int64_t ChunksOf(int64_t Dv) {
+    return Dv <= kListColumns ? 1 : (Dv + kListColumns - 1) / kListColumns;
+  }
+  SIMT_FN static int64_t FloatsOf(int64_t Dv) { return Dv + 2 * ChunksOf(Dv); }
+};
 
 // Eight lanes of a warp for each of four keys: the dot product of a row of q and one of k, in all
 // eight lanes. `fours`: ReadsFour of both.
@@ -48,9 +64,9 @@ SIMT_FN float WarpMax(float x) {
 }
 
 __global__ void __launch_bounds__(kListThreads, 2)
-    AttendListed(const __grid_constant__ Problems<AttendData> problems) {
+    AttendListed(const __grid_constant__ Problems<ListData> problems, const int64_t round) {
   const auto found = FindPlace(problems);
-  const AttendData& p = found.problem;
+  const AttendData& p = found.problem.p;
   const int64_t blocks_a_head = (p.Nq + kListRows - 1) / kListRows;
   const int64_t head_index = found.block / blocks_a_head;
   const AttendHead head = AttendHead::Of(p, head_index / p.H, head_index % p.H);
@@ -66,6 +82,15 @@ __global__ void __launch_bounds__(kListThreads, 2)
     begin = head.pattern->keys_begin[row];
     end = head.pattern->keys_begin[row + 1];
   }
+  const int64_t skipped = round * kListKeys;
+  if (round > 0 && end - begin <= skipped) return;
+  const bool is_last = end - begin - skipped <= kListKeys;
+  begin += skipped;
+  end = min(end, begin + kListKeys);
+  float* const carry =
+      found.problem.carries == nullptr
+          ? nullptr
+          : found.problem.carries + (head_index * p.Nq + row) * ListData::FloatsOf(p.Dv);
   const float sink = is_valid ? SinkOf(p, head.b, head.h) : -INFINITY;
   PairTerms pair = {};
   pair.query_row = row;
@@ -75,6 +100,15 @@ __global__ void __launch_bounds__(kListThreads, 2)
   for (int first = 0; first == 0 || first < p.Dv; first += kListColumns) {
     float out[kListColumns / 32] = {};
     float max = sink * kLog2E, sum = sink > -INFINITY && lane == 0 ? 1.0f : 0.0f;
+    float* const state = carry == nullptr ? nullptr : carry + p.Dv + first / kListColumns * 2;
+    if (round > 0) {
+      max = state[0];
+      sum = lane == 0 ? state[1] : 0.0f;
+      for (int m = 0; m < kListColumns / 32; ++m) {
+        const int c = first + m * 32 + lane;
+        if (c < p.Dv) out[m] = carry[c];
+      }
+    }
     for (int64_t at = begin; at < end; at += 32) {
       const int64_t key = at + lane < end ? int64_t{head.pattern->keys[at + lane]} : int64_t{-1};
       float product = 0;
@@ -108,6 +142,15 @@ __global__ void __launch_bounds__(kListThreads, 2)
       }
     }
     const float total = simt::WarpSum(sum);
+    if (!is_last) {
+      __syncwarp();  // lanes have read the state
+      if (lane == 0) state[0] = max, state[1] = total;
+      for (int m = 0; m < kListColumns / 32; ++m) {
+        const int c = first + m * 32 + lane;
+        if (c < p.Dv) carry[c] = out[m];
+      }
+      continue;
+    }
     for (int m = 0; m < kListColumns / 32; ++m) {
       const int c = first + m * 32 + lane;
       if (c < p.Dv)

@@ -27,6 +27,17 @@ double SecondsOf(const AttendSeq& seq, double tiles) {
 
 }  // namespace
 
+AttendPatterns::AttendPatterns(Stream& stream, bool is_grad,
+                               const std::shared_ptr<AttendKept>& kept)
+    : stream_(stream),
+      has_keys_(is_grad || kept != nullptr),
+      computed_(kept != nullptr && kept->of_device != nullptr
+                    ? std::static_pointer_cast<Computed>(kept->of_device)
+                    : std::make_shared<Computed>()),
+      is_planned_(is_grad && !computed_->planned.empty()) {
+  if (kept != nullptr) kept->of_device = computed_;
+}
+
 void AttendPatterns::Plan(const AttendProblem& problem) {
   int64_t left = DevicePattern::MostBytes(stream_.device());
   for (const AttendSeq& seq : problem.seqs) {
@@ -40,6 +51,7 @@ void AttendPatterns::Plan(const AttendProblem& problem) {
       copy_shares_ += Share((seq.pattern_bytes + seq.patterns * kCopyBytes) / 8 * 9);
       continue;
     }
+    if (is_planned_) continue;
     // More than what is left is refused before it is computed.
     const int64_t most = DevicePattern::MostTiles(left, seq.term_bytes);
     const bool is_most = seq.pattern_tiles > static_cast<double>(most);
@@ -59,7 +71,7 @@ void AttendPatterns::Plan(const AttendProblem& problem) {
             256 * DevicePattern::TermBytes(seq.term_bytes));
     const int64_t others = stored + kSlotBytes * (seq.nq + seq.nk) + kCopyBytes;
     // A size class may take an eighth more.
-    copy_shares_ += Share(computed / 8 * 9) + Share(seq.patterns * (others / 8 * 9));
+    computed_shares_ += Share(computed / 8 * 9) + Share(seq.patterns * (others / 8 * 9));
     computed_host_bytes_ = std::max(computed_host_bytes_, cost.host_bytes);
     computed_seconds_ += SecondsOf(seq, static_cast<double>(tiles));
   }
@@ -80,14 +92,16 @@ DeviceStatus AttendPatterns::CopyOf(const Pattern& pattern, const AttendSeq& seq
   }
   // Of the lengths of the sequence alone: what it computes does not depend on others.
   const Covered covered = {&pattern, seq.nq, seq.nk};
-  auto& known = computed_[covered];
-  DeviceStatus status;
-  if (known == nullptr) {
-    const auto tiles = stored_.extract(covered);
-    known = DevicePattern::Computed(stream_, pattern, &tiles.mapped(), seq.term_bytes, is_grad_,
-                                    left, &status);
+  const auto known = computed_->copies.find(covered);
+  if (known != computed_->copies.end()) {
+    *copy = known->second;
+    return {};
   }
-  *copy = known;
+  const auto tiles = stored_.extract(covered);
+  DeviceStatus status;
+  *copy = DevicePattern::Computed(stream_, pattern, &tiles.mapped(), seq.term_bytes, has_keys_,
+                                  left, &status);
+  if (*copy != nullptr) computed_->copies[covered] = *copy;
   return status;
 }
 
@@ -140,7 +154,8 @@ DeviceStatus AttendPatterns::CheckSize(const AttendProblem& problem) {
       if (pattern == nullptr || !IsComputed(*pattern)) continue;
       const Covered covered = {pattern, seq.nq, seq.nk};
       if (!counted.insert(covered).second) continue;
-      if (const auto copy = computed_.find(covered); copy != computed_.end()) {
+      const auto copy = computed_->copies.find(covered);
+      if (copy != computed_->copies.end()) {
         left -= copy->second->computed_bytes();
       } else {
         const auto& [_, tiles] = *stored_.try_emplace(covered, *pattern, seq.nq, seq.nk).first;
@@ -187,6 +202,7 @@ DeviceStatus AttendPatterns::Upload() {
     stream_.work().host_bytes += 12 * shares_ + computed_host_bytes_;
     stream_.work().seconds += computed_seconds_;
     if (copy_shares_ > 0) planned_ = TakeShared(stream_, copy_shares_);
+    if (computed_shares_ > 0) computed_->planned.push_back(TakeShared(stream_, computed_shares_));
     return {};
   }
   const auto* heads =

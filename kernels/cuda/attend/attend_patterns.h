@@ -20,7 +20,9 @@ namespace attnd::cuda {
 // On a dry stream only the memory counts.
 class AttendPatterns {
  public:
-  AttendPatterns(Stream& stream, bool is_grad) : stream_(stream), is_grad_(is_grad) {}
+  // Copies of computed patterns stay in `kept` (null: they end with this), so that the gradient
+  // computes them no second time.
+  AttendPatterns(Stream& stream, bool is_grad, const std::shared_ptr<AttendKept>& kept);
   ~AttendPatterns();
   AttendPatterns(const AttendPatterns&) = delete;
   AttendPatterns& operator=(const AttendPatterns&) = delete;
@@ -53,6 +55,10 @@ class AttendPatterns {
   };
   // What a copy of a computed pattern depends on: it, and the queries and keys that it covers.
   using Covered = std::tuple<const Pattern*, int64_t, int64_t>;
+  struct Computed {
+    std::map<Covered, std::shared_ptr<const DevicePattern>> copies;
+    std::vector<std::shared_ptr<Buffer>> planned;  // on a dry stream: what they may take
+  };
   DeviceStatus TooLarge(int64_t left) const;
   // Before anything is computed: counts the tiles of all patterns, in stored_.
   DeviceStatus CheckSize(const AttendProblem& problem);
@@ -61,7 +67,9 @@ class AttendPatterns {
                       std::shared_ptr<const DevicePattern>* copy);
 
   Stream& stream_;
-  const bool is_grad_;
+  const bool has_keys_;
+  std::shared_ptr<Computed> computed_;
+  const bool is_planned_;  // the forward of a dry stream has planned computed_
   // Host memory follows from the sequences and patterns that there are, never from the number of
   // heads alone: a few bytes ask for 65536 heads of thousands of packed sequences.
   std::vector<size_t> first_;  // sequence of each problem
@@ -70,15 +78,13 @@ class AttendPatterns {
   std::vector<Place> places_;  // of each sequence
   std::vector<const PatternData*> by_head_;
   std::vector<std::shared_ptr<const DevicePattern>> copies_;
-  // Of computed patterns: tiles until they are copied, then copies.
-  std::map<Covered, StoredTiles> stored_;
-  std::map<Covered, std::shared_ptr<const DevicePattern>> computed_;
+  std::map<Covered, StoredTiles> stored_;  // of computed patterns, until they are copied
   // Of copies that stay with their patterns: what counts their memory while this lives.
   std::map<const DevicePattern*, std::shared_ptr<void>> kept_;
   int64_t shares_ = 0;  // of the table
   Table table_;
   // Of a dry stream.
-  int64_t copy_shares_ = 0, computed_host_bytes_ = 0;
+  int64_t copy_shares_ = 0, computed_shares_ = 0, computed_host_bytes_ = 0;
   double computed_seconds_ = 0;
   std::shared_ptr<Buffer> planned_;
 };

@@ -19,7 +19,8 @@ class StoredTiles;
 // nothing not at all. Of one that computes nothing there is one copy for a device, made in work of
 // the stream that needs it first and released with the pattern, whose cache is bounded: each launch
 // that reads it counts its memory as workspace. Of one that computes, which keeps less on the host
-// than its tiles take here, each launch makes a copy of its own in its workspace.
+// than its tiles take here, a launch makes a copy of its own in its workspace, for the gradient
+// that may follow it, too (AttendKept).
 class DevicePattern {
  public:
   // The copy of a pattern that computes nothing, which `stream` may use. Until the work that the

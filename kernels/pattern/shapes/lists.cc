@@ -137,7 +137,11 @@ PatternSource ListSource(const PatternSeq& seq, KeyLists lists) {
   const int64_t longest = lists.R + (lists.include_self ? 1 : 0);
   // Tiles show a pair once.
   const bool is_listed = lists.multiset || longest * seq.tuning.device.pairs_a_listed < seq.Nk;
-  PatternSource source{.Nq = seq.Nq, .Nk = seq.Nk, .is_counted = false, .is_listed = is_listed};
+  PatternSource source{.Nq = seq.Nq,
+                       .Nk = seq.Nk,
+                       .is_counted = false,
+                       .is_listed = is_listed,
+                       .longest_list = is_listed ? longest : 0};
   source.visible_pairs = static_cast<double>(nq) *
                          static_cast<double>(lists.multiset ? longest : std::min(longest, nk));
   source.visible_tiles =

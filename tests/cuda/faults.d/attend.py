@@ -9,6 +9,7 @@ PLAIN = "CudaAttend.RowsOfFloat32OutOfLineHaveTheSameBits"
 ONCE = "AttendPlain.FiniteBlocksAreComputedOnce"
 ORDERS = "CudaAttend.ThreadsMayRunInAnyOrder"
 LISTS = "Isa/AttendList.ForwardAtEverySize/cuda"
+LONG_LISTS = "Isa/AttendList.LongListsAreWholeOverSeveralLaunches/cuda"
 PARTS = "Isa/AttendTerms.LongRowsAreSplitAndAgreeWithPlainCode/cuda"
 BIAS_SHARES = "AttendGradBiasCuda.SharesOfHeadsAndOfTiles"
 BIAS_ROUNDS = "AttendGradBiasCuda.ManyHeads"
@@ -133,6 +134,21 @@ KERNELS = faults_of("attend/", [
      "end = head.pattern->keys_begin[row + 1];",
      "end = head.pattern->keys_begin[row + 1] - 1;",
      LISTS, "plain", "attend.cu"),
+    ("shared sums", "a row of a long list forgets what the launch before has summed",
+     "attend_list.cuh",
+     "if (c < p.Dv) out[m] = carry[c];",
+     "",
+     LONG_LISTS, "plain", "attend.cu"),
+    ("shared sums", "a gradient of keys with many pairs keeps those of the last launch alone",
+     "attend_grad_list.cuh",
+     "if (round > 0 && wants_dk) warp.Load(of_k, p.dk_carry, b, kv, j, first, p.a.D);",
+     "",
+     LONG_LISTS, "plain", "attend_grad.cu"),
+    ("wrong list end", "pairs of the second head of a key are taken from the begin of its list",
+     "attend_grad_list.cuh",
+     "list.begin += skipped, skips -= skipped;",
+     "list.begin += skipped;",
+     LONG_LISTS, "plain", "attend_grad.cu"),
     ("wrong lane", "lanes take the products of other keys",
      "attend_list.cuh",
      "const float mine = __shfl_sync(simt::kAllLanes, dot, lane % 4 * 8);",
