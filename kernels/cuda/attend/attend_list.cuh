@@ -28,10 +28,10 @@ struct ListData {
   AttendData p;
   float* carries;
 
-  SIMT_FN static int64_t ChunksOf(int64_t Dv) {
+  static constexpr int64_t ChunksOf(int64_t Dv) {
     return Dv <= kListColumns ? 1 : (Dv + kListColumns - 1) / kListColumns;
   }
-  SIMT_FN static int64_t FloatsOf(int64_t Dv) { return Dv + 2 * ChunksOf(Dv); }
+  static constexpr int64_t FloatsOf(int64_t Dv) { return Dv + 2 * ChunksOf(Dv); }
 };
 
 // Eight lanes of a warp for each of four keys: the dot product of a row of q and one of k, in all
