@@ -180,14 +180,14 @@ __global__ void __launch_bounds__(kListThreads, kListBlocks)
     float of_k[kListColumns] = {}, of_v[kListColumns] = {};
     if (round > 0 && wants_dk) warp.Load(of_k, p.dk_carry, b, kv, j, first, p.a.D);
     if (round > 0 && wants_dv) warp.Load(of_v, p.dv_carry, b, kv, j, first, p.a.Dv);
-    int64_t skips = round * kListPairs, takes = kListPairs;
-    for (int64_t h = kv * p.a.group; h < (kv + 1) * p.a.group && takes > 0; ++h) {
+    int64_t before = -round * kListPairs;  // pairs of the heads before that are not skipped
+    for (int64_t h = kv * p.a.group; h < (kv + 1) * p.a.group; ++h) {
       const AttendHead head = AttendHead::Of(p.a, b, h);
       Listed list = QueriesOf(head, j);
-      const int64_t skipped = min(skips, list.end - list.begin);
-      list.begin += skipped, skips -= skipped;
-      const int64_t taken = min(takes, list.end - list.begin);
-      list.end = list.begin + taken, takes -= taken;
+      const int64_t pairs = list.end - list.begin;
+      list.end = list.begin + min(pairs, max(kListPairs - before, int64_t{0}));
+      list.begin += min(list.end - list.begin, max(-before, int64_t{0}));
+      before += pairs;
       const Slope slope = Slope::Of(p.a, b, h);
       const GradRow* rows = p.RowsOf(b, h);
       const HeadRows q = HeadRows::Of(p.a.q, b, h), dout = HeadRows::Of(p.dout, b, h);
