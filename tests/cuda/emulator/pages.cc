@@ -19,6 +19,8 @@ char* Reserve(int64_t bytes, int access) {
   void* map = mmap(nullptr, static_cast<size_t>(bytes + kTable), access,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, /*fd=*/-1, /*offset=*/0);
   if (map == MAP_FAILED) Misuse("no addresses for the memory of devices");
+  // Of arrays of 16 GiB that are touched here and there, huge pages would take most of the memory.
+  madvise(map, static_cast<size_t>(bytes + kTable), MADV_NOHUGEPAGE);
   const auto address = reinterpret_cast<uintptr_t>(map);
   return static_cast<char*>(map) + (kTable - address % kTable) % kTable;
 }

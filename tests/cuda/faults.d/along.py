@@ -38,6 +38,11 @@ FAULTS = faults_of("along/", [
      "return {most, (s.b > 0 ? s.b * weight(s.a) : 0) + (t.b > 0 ? t.b * weight(t.a) : 0)};",
      "return {most, s.b + t.b};",
      "Isas/AlongTest.SoftmaxOfALongAxisSumsToOne/cuda", "plain", "softmax.cu"),
+    ("32-bit offset", "where a line begins is counted in 32 bits",
+     "lines.h",
+     "offset[v] += index * stride[i][v];",
+     "offset[v] += static_cast<int32_t>(index * stride[i][v]);",
+     "FarStridesCuda.Reduce", "plain", "reduce.cu"),
 ]) + faults_of("features/", [
     ("missing barrier", "a sum is written over that which other warps still add up",
      "row_threads.cuh",

@@ -71,5 +71,10 @@ FAULTS = faults_of("rows/", [
      "if (i < rank && view.shape.dims[i] != 1) offset += lead.at[i] * view.stride[i];",
      "if (i < rank && view.shape.dims[i] != 1) {\n"
      "      offset += static_cast<int32_t>(lead.at[i] * view.stride[i]);\n    }",
-     "FarStridesCuda.GatherAndScatter", "plain", "gather_rows.cu"),
+     "FarStridesCuda.Gather", "plain", "gather_rows.cu"),
+    ("32-bit offset", "32 bits hold the distance of rows",
+     "depthwise_conv.cuh",
+     "const int64_t pitch = x.stride[2];",
+     "const int pitch = static_cast<int>(x.stride[2]);",
+     "FarStridesCuda.DepthwiseConv", "plain", "depthwise_conv.cu"),
 ])
