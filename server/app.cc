@@ -270,12 +270,6 @@ void App::StopServingRoom() {
   if (room_.joinable()) room_.join();
 }
 
-std::chrono::milliseconds App::drain_delay() const {
-  // Prometheus looks every 5 s (deploy/prometheus): it must meet the count of a failure.
-  constexpr std::chrono::milliseconds kFailureShown{6000};
-  return has_failed() ? std::max(config_.drain_delay, kFailureShown) : config_.drain_delay;
-}
-
 void App::Drain() {
   const auto delay = drain_delay();
   const auto work_ends = std::chrono::steady_clock::now() + delay + config_.drain_timeout;

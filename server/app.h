@@ -1,7 +1,9 @@
 // The server put together from its parts: start, serve, drain.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <string>
 #include <thread>
@@ -38,8 +40,12 @@ class App {
   // Refuses new work, finishes what is in flight (or cancels it after the drain timeout) and ends
   // every thread of the service. Blocks.
   void Drain();
-  // Of it, before it waits for what is in flight: longer after a failure, which must be seen.
-  std::chrono::milliseconds drain_delay() const;
+  // Of it, before it waits for what is in flight. Prometheus looks every 5 s (deploy/prometheus):
+  // it must meet the count of a failure.
+  std::chrono::milliseconds drain_delay() const {
+    constexpr std::chrono::milliseconds kFailureShown{6000};
+    return has_failed() ? std::max(config_.drain_delay, kFailureShown) : config_.drain_delay;
+  }
 
   // Housekeeping, about once a second: ends calls whose messages or answers make no progress. Of
   // the tensor memory kept for reuse, returns what no run took since the last Tick, but 256 MiB.
