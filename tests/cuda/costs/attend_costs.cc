@@ -1,4 +1,4 @@
-// attend and matmul.
+// attend of all keys, causal or not, and matmul.
 #include <cstdint>
 #include <cstdio>
 #include <string>
@@ -11,9 +11,6 @@
 
 namespace attnd::testing {
 namespace {
-
-std::string Text(DType dtype) { return dtype == DType::kF32 ? "float32" : "bf16"; }
-Unit UnitOf(DType dtype) { return dtype == DType::kF32 ? Unit::kTensorSplit : Unit::kTensor16; }
 
 // Of 64 heads a block takes two tiles of queries.
 void Attend(DType dtype, int64_t D, bool causal, int64_t heads, const Table& table) {
@@ -30,7 +27,7 @@ void Attend(DType dtype, int64_t D, bool causal, int64_t heads, const Table& tab
   const double pairs = static_cast<double>(heads * (causal ? N * (N + 1) / 2 : N * N));
   const auto width = static_cast<double>(D);
   const auto array = static_cast<double>(heads * N * D * SizeOf(dtype));
-  const std::string shape = " " + Text(dtype) + ", D " + std::to_string(D) +
+  const std::string shape = " " + NameOf(dtype) + ", D " + std::to_string(D) +
                             (causal ? ", causal" : ", dense") +
                             (heads == 1 ? "" : ", " + std::to_string(heads) + " heads");
   const AttendArgs forward{.params = {.scale = c.scale}, .problems = {c.Forward()}};
@@ -45,7 +42,7 @@ void MatMul(DType dtype, int64_t M, int64_t N, int64_t K, const Table& table) {
   const TestArray a = TestArray::Random(1, dtype, {M, K}), b = TestArray::Random(2, dtype, {K, N});
   const TestArray out(dtype, {M, N});
   const MatMulArgs args{.problems = {{a.view(), b.view(), {}, {}, out.view()}}};
-  table.Row("`matmul` " + Text(dtype) + ", " + std::to_string(M) + " x " + std::to_string(N) +
+  table.Row("`matmul` " + NameOf(dtype) + ", " + std::to_string(M) + " x " + std::to_string(N) +
                 " x " + std::to_string(K),
             {2.0 * static_cast<double>(M * N * K), UnitOf(dtype),
              static_cast<double>((M * K + K * N + M * N) * SizeOf(dtype)),
@@ -98,7 +95,7 @@ void PrintTile() {
 }
 
 void PrintAttend(const Table& table) {
-  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+  for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
     for (const int64_t D : {64, 128}) {
       for (const bool causal : {false, true}) {
         Attend(dtype, D, causal, 1, table);

@@ -1,9 +1,10 @@
-// Whether the accesses of a known kernel are counted as they are.
+// Whether accesses and arithmetic of a known kernel are counted as they are.
 #include <cinttypes>
 #include <cstdio>
 #include <vector>
 
 #include "tests/cuda/costs/accesses.h"
+#include "tests/cuda/costs/arithmetic.h"
 #include "tests/cuda/costs/known_kernel.h"
 #include "tests/cuda/costs/table.h"
 #include "tests/cuda/run_kernel.h"
@@ -25,6 +26,7 @@ bool CountsAreRight() {
   bool right = true;
   for (const int stride : {1, 32}) {
     TakeAccesses();
+    TakeArithmetic();
     right &= LaunchKnown(TestStream(), from.data(), to.data(), stride) == cudaSuccess;
     right &= cudaStreamSynchronize(TestStream()) == cudaSuccess;
     const Accesses a = TakeAccesses();
@@ -38,6 +40,9 @@ bool CountsAreRight() {
     right &= Is("bytes of shared memory", a.shared.bytes, 128 + 4 + 31 * 4 + 64);
     right &= Is("passes", a.shared.passes, stride + 1 + 31 + 1);
     right &= Is("least passes", a.shared.least_passes, 1 + 1 + 31 + 1);
+    const Arithmetic arithmetic = TakeArithmetic();
+    right &= Is("products", arithmetic.plain, 31 * 32 / 2 + 32);
+    right &= Is("exponentials", arithmetic.special, 31 * 32 / 2);
   }
   return right;
 }

@@ -1,4 +1,4 @@
-// A kernel whose accesses are known, compiled as those that are counted.
+// A kernel whose accesses and arithmetic are known, compiled as those that are counted.
 #include "tests/cuda/costs/known_kernel.h"
 
 #include "kernels/cuda/simt.h"
@@ -13,7 +13,10 @@ __global__ void Known(const float* from, float* to, int stride) {
   const int lane = static_cast<int>(threadIdx.x);
   tile[lane * stride] = from[lane];
   __syncwarp();
-  to[lane * stride] = tile[0];
+  // Of lane n: n products with a sum, and one; n exponentials.
+  float x = tile[0];
+  for (int i = 0; i < lane; ++i) x = simt::Exp2(x * 0.5f - 1.0f);
+  to[lane * stride] = fmaf(x, x, x);
   // Lanes part, and each has as many accesses of its own.
   for (int i = 0; i < lane; ++i) tile[i] = 0;
   __syncwarp();

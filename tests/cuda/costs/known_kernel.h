@@ -1,4 +1,4 @@
-// A kernel whose accesses are known.
+// A kernel whose accesses and arithmetic are known.
 #pragma once
 
 #include <cuda_runtime_api.h>

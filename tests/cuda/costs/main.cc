@@ -1,5 +1,5 @@
-// Prints the table; of one or more of attend, scan and rows: those kernels alone; `places`: with
-// the lines of code that cost most. `tile`: PrintTile alone.
+// Prints the table; of one or more of attend, patterns, scan and rows: those kernels alone;
+// `places`: with the lines of code that cost most. `tile`: PrintTile alone.
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -26,8 +26,10 @@ int main(int argc, char** argv) {
     return 0;
   }
   const Table table(with_places);
-  const std::pair<const char*, void (*)(const Table&)> all[] = {
-      {"attend", PrintAttend}, {"scan", PrintScan}, {"rows", PrintRows}};
+  const std::pair<const char*, void (*)(const Table&)> all[] = {{"attend", PrintAttend},
+                                                                {"patterns", PrintAttendPatterns},
+                                                                {"scan", PrintScan},
+                                                                {"rows", PrintRows}};
   for (const auto& [name, print] : all) {
     bool is_wanted = names.empty();
     for (const std::string& wanted : names) is_wanted = is_wanted || wanted == name;

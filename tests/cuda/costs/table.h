@@ -4,12 +4,17 @@
 
 #include <string>
 
+#include "kernels/core/dtype.h"
 #include "kernels/device/launch.h"
 
 namespace attnd::testing {
 
 // What computes.
 enum class Unit { kTensor16, kTensorSplit, kScalar };
+
+// Of attention: how rows call its elements, and what multiplies them.
+std::string NameOf(DType dtype);
+Unit UnitOf(DType dtype);
 
 // What a shape needs at least: multiply-adds count twice, every array moves once.
 struct Least {
@@ -23,8 +28,12 @@ struct Least {
 class Table {
  public:
   explicit Table(bool with_places);
-  // Runs `launch` on the CUDA device.
-  void Row(const std::string& name, const Least& least, const Launch& launch) const;
+  // Runs `launch` on the CUDA device. `expected`, if not 0: seconds that the row's own, by counts,
+  // are told relative to.
+  void Row(const std::string& name, const Least& least, const Launch& launch,
+           double expected = 0) const;
+  // Seconds by counts, without a row.
+  static double Seconds(const Least& least, const Launch& launch);
 
  private:
   const bool with_places_;
@@ -32,6 +41,7 @@ class Table {
 
 // The kernels of each kind, a row a call.
 void PrintAttend(const Table& table);
+void PrintAttendPatterns(const Table& table);
 void PrintScan(const Table& table);
 void PrintRows(const Table& table);
 
@@ -39,7 +49,7 @@ void PrintRows(const Table& table);
 // D, for tests/cuda/hmma_share.py.
 void PrintTile();
 
-// Whether accesses of a known kernel are counted as they are; else says what is not.
+// Whether accesses and arithmetic of a known kernel are counted as they are; else says what is not.
 bool CountsAreRight();
 
 }  // namespace attnd::testing
