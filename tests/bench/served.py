@@ -7,7 +7,7 @@ the one before has ended; on a GPU by as many threads as is best of 1 to 3, each
 own, so that copies overlap products there, too. One JSON object a case.
 
     python -m tests.bench.served                            the server and library of build/
-    ... --device cuda:0 --server .. --load .. --library ..  as tests/gpu/run does
+    ... --device cuda:0 --server .. --load .. --lib ..  as tests/gpu/run does
 """
 
 import argparse
@@ -115,14 +115,14 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--server", type=pathlib.Path, default=BUILD / "server/attnd-server")
     parser.add_argument("--load", type=pathlib.Path, default=BUILD / "tests/load")
-    parser.add_argument("--library", type=pathlib.Path)
+    parser.add_argument("--lib", type=pathlib.Path)
     parser.add_argument("--seconds", type=float, default=2, help="of a turn")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--case", action="append", metavar="METHOD,N,HEADS,D,DTYPE",
                         help="in place of those of the device; may be repeated")
     options = parser.parse_args()
-    if options.library:
-        os.environ["ATTND_C_LIB"] = str(options.library.resolve())
+    if options.lib:
+        os.environ["ATTND_C_LIB"] = str(options.lib.resolve())
     cases = CASES["cpu" if options.device == "cpu" else "cuda"]
     if options.case:
         split = [text.rsplit(",", 4) for text in options.case]
