@@ -78,7 +78,7 @@ struct AttendSeq {
   bool gathers = false;      // some pattern has query_rows or key_rows; set on a dry stream too
   bool is_counted = true;    // false on a dry stream: visible_tiles is estimated
   bool is_listed = false;    // its patterns are (Pattern::is_listed); set on a dry stream too
-  int64_t longest_list = 0;  // then, on a dry stream: the most keys that a query lists
+  int64_t longest_list = 0;  // then: the most keys that a query lists, or more; for plans
   int64_t term_bytes = 0;  // of an element of a tile of its patterns' terms: labels 2, constants 4
   int64_t count = 1;       // on a dry stream: it stands for this many equal sequences, in any order
   // On a dry stream: of all its heads in all these sequences, patterns that differ, and about the

@@ -84,7 +84,11 @@ class PatternRun {
     Stream stream(device, nullptr);
     const Arrays arrays(sizes_, pattern_, stream);
     EXPECT_TRUE(device.Run(stream, arrays.Forward(kept)).ok());
+    // What the forward keeps, the gradient does not take once more.
+    const int64_t held = stream.workspace().current_bytes();
+    EXPECT_EQ(held > 0, kept != nullptr);
     EXPECT_TRUE(device.Run(stream, arrays.Backward(kept)).ok());
+    EXPECT_EQ(stream.workspace().current_bytes(), held);
     return stream.workspace().peak_bytes();
   }
 

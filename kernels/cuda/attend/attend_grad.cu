@@ -33,8 +33,8 @@ template <class P>
 struct GradList {
   ProblemList<P> list;
   LaunchShape shape;
-  double lanes = 0;    // blocks that the device runs at its full rate: few leave some idle
-  double longest = 0;  // seconds that some block takes, however many processors there are
+  double of_block = 0;  // seconds of a block where as many run as the device can
+  double longest = 0;   // seconds that some block takes, however many there are
   int64_t rounds = 1;
 
   // is_rare: as a rule the blocks find nothing to do.
@@ -46,7 +46,7 @@ struct GradList {
     shape.most_seconds += seconds;
     if (is_rare) return;
     shape.seconds += seconds;
-    longest = std::max(longest, seconds * lanes / static_cast<double>(blocks));
+    of_block = std::max(of_block, seconds / static_cast<double>(blocks));
   }
   // Of the kernels that add up in rounds: problems with fewer of them have nothing to do in the
   // last.
@@ -55,21 +55,27 @@ struct GradList {
     Add(problem, blocks, shared_bytes, seconds);
     if (blocks > 0) rounds = std::max(rounds, of_problem);
   }
-  DeviceStatus Launch(CudaDevice& device, Stream& stream, int threads,
+  DeviceStatus Launch(CudaDevice& device, Stream& stream, int threads, int lanes,
                       void (*kernel)(Problems<P>)) {
     if (list.empty()) return {};
-    shape.threads = threads;
-    shape.seconds = std::max(shape.seconds, longest) + Cuda::kLaunchSeconds;
+    SetShape(CudaOf(device), threads, lanes);
     return LaunchOver(device, stream, shape, kernel, list);
   }
-  DeviceStatus LaunchRounds(CudaDevice& device, Stream& stream, int threads,
+  DeviceStatus LaunchRounds(CudaDevice& device, Stream& stream, int threads, int lanes,
                             void (*kernel)(Problems<P>, int64_t)) {
     if (list.empty()) return {};
-    shape.threads = threads;
-    shape.seconds = std::max(shape.seconds, longest) + Cuda::kLaunchSeconds;
+    SetShape(CudaOf(device), threads, lanes);
     return LaunchParts(stream, shape, rounds, [&](const LaunchShape& of_round, int64_t round) {
       return LaunchOver(device, stream, of_round, kernel, list, round);
     });
+  }
+
+ private:
+  // `lanes`: blocks with which a processor is busy. Fewer on the device leave some of it idle.
+  void SetShape(const Cuda& cuda, int threads, int lanes) {
+    shape.threads = threads;
+    longest = std::max(longest, of_block * cuda.processors * lanes);
+    shape.seconds = std::max(shape.seconds, longest) + Cuda::kLaunchSeconds;
   }
 };
 
@@ -81,7 +87,8 @@ enum class GradTiles {
 
 class GradLaunch {
  public:
-  GradLaunch(CudaDevice& device, Stream& stream, GradTiles tiles);
+  GradLaunch(CudaDevice& device, Stream& stream, GradTiles tiles)
+      : device_(device), stream_(stream), tiles_(tiles) {}
 
   void Add(const GradPlan& plan);
   DeviceStatus Launch();
@@ -100,12 +107,12 @@ class GradLaunch {
   void Run(GradList<P>& list, int threads, void (*kernel)(Problems<P>)) {
     if (!status_.ok()) return;
     // nvcc takes an assignment for a result that is ignored.
-    static_cast<void>(status_ = list.Launch(device_, stream_, threads, kernel));
+    static_cast<void>(status_ = list.Launch(device_, stream_, threads, /*lanes=*/1, kernel));
   }
-  void RunRounds(GradList<GradData>& list, int threads,
+  void RunRounds(GradList<GradData>& list, int threads, int lanes,
                  void (*kernel)(Problems<GradData>, int64_t)) {
     if (!status_.ok()) return;
-    static_cast<void>(status_ = list.LaunchRounds(device_, stream_, threads, kernel));
+    static_cast<void>(status_ = list.LaunchRounds(device_, stream_, threads, lanes, kernel));
   }
 
   CudaDevice& device_;
@@ -118,24 +125,6 @@ class GradLaunch {
   GradList<GradData> queries_[kGradTypes][2][2], keys_[kGradTypes][2][2], bias_[kGradTypes];
   GradList<GradData> wide_queries_[kGradTypes][2], wide_keys_[kGradTypes][2];
 };
-
-GradLaunch::GradLaunch(CudaDevice& device, Stream& stream, GradTiles tiles)
-    : device_(device), stream_(stream), tiles_(tiles) {
-  const double processors = CudaOf(device).processors;
-  for (auto* list : {&sums_, &group_sums_}) list->lanes = processors;
-  head_sums_.lanes = processors;
-  for (int type = 0; type < kGradTypes; ++type) {
-    for (int i = 0; i < 2; ++i) {
-      for (int terms = 0; terms < 2; ++terms) {
-        queries_[type][i][terms].lanes = keys_[type][i][terms].lanes = processors;
-      }
-      wide_queries_[type][i].lanes = wide_keys_[type][i].lanes = processors;
-    }
-    bias_[type].lanes = processors;
-  }
-  // Warps that a processor runs at once, a block each.
-  list_bias_.lanes = kListBlocks * kListWarps * processors;
-}
 
 void GradLaunch::Add(const GradPlan& plan) {
   const auto parts = [&](const std::vector<GradParts>& from, GradList<GradParts>* to) {
@@ -241,11 +230,11 @@ DeviceStatus GradLaunch::Launch() {
         Run(keys_[n][units][terms], kGradThreads, kernels.keys[units][terms]);
       }
     }
-    RunRounds(bias_[n], kGradThreads, kernels.bias);
+    RunRounds(bias_[n], kGradThreads, /*lanes=*/1, kernels.bias);
   }
-  RunRounds(list_queries_, kListThreads, GradListQueries);
-  RunRounds(list_keys_, kListThreads, GradListKeys);
-  RunRounds(list_bias_, 32, GradListBias);
+  RunRounds(list_queries_, kListThreads, kListBlocks, GradListQueries);
+  RunRounds(list_keys_, kListThreads, kListBlocks, GradListKeys);
+  RunRounds(list_bias_, 32, kListBlocks * kListWarps, GradListBias);
   Run(group_sums_, GradParts::kThreads, GradSumParts);
   Run(sums_, GradParts::kThreads, GradSumParts);
   Run(head_sums_, kGradThreads, GradHeadSums);
