@@ -171,6 +171,84 @@ TEST(AttendGradCuda, WideTilesWithNaN) {
   }
 }
 
+// Blocks that meet so many pairs of tiles that they go on in further launches, of which the last is
+// not whole: keys that many query heads share, whose heads end in the middle of a launch.
+TEST(AttendGradCuda, KeysOfManyHeadsInSeveralLaunches) {
+  unsigned seed = 120;
+  for (const Slots slots :
+       {Slots::kNone, Slots::kInOrder, Slots::kOnce, Slots::kGather, Slots::kByHead}) {
+    for (const char* terms : {"", "bias slopes sinks cap"}) {
+      SCOPED_TRACE(::testing::Message() << static_cast<int>(slots) << terms);
+      const GradSizes sizes = {.H = 17,
+                               .Hkv = 1,
+                               .Nq = 150,
+                               .Nk = 70,
+                               .D = 16,
+                               .Dv = 8,
+                               .slots = slots,
+                               .padded = true,
+                               .terms = terms};
+      GradCase c(sizes, seed++);
+      RunAttendGrad(Cuda(), c.Params(), {c.Problem()});
+      c.ExpectGradients();
+    }
+  }
+  // Sums in float32 beside the results.
+  const GradSizes sizes = {
+      .H = 135, .Hkv = 1, .Nq = 70, .Nk = 70, .D = 16, .Dv = 8, .slots = Slots::kInOrder};
+  ExpectSameBits(OfType(sizes, DType::kBF16), seed);
+}
+
+// Rows that see so many keys. With the relative term a block has several tiles of queries.
+TEST(AttendGradCuda, QueriesOfManyKeysInSeveralLaunches) {
+  unsigned seed = 150;
+  for (const char* terms : {"", "bias slopes sinks table labels constants cap", "relative"}) {
+    for (const Slots slots : {Slots::kNone, Slots::kInOrder}) {
+      SCOPED_TRACE(::testing::Message() << static_cast<int>(slots) << terms);
+      const bool is_relative = terms == std::string("relative");
+      const GradSizes sizes = {.H = 2,
+                               .Hkv = 1,
+                               .Nq = is_relative ? 530 : 70,
+                               .Nk = 64 * 33 + 5,
+                               .D = 16,
+                               .Dv = 8,
+                               .slots = slots,
+                               .terms = terms};
+      GradCase c(sizes, seed++);
+      RunAttendGrad(Cuda(), c.Params(), {c.Problem()});
+      c.ExpectGradients();
+    }
+  }
+  GradSizes sizes = {.Nq = 70, .Nk = 64 * 257 + 3, .D = 8, .Dv = 8, .terms = "slopes"};
+  ExpectSameBits(OfType(sizes, DType::kF16), seed++);
+  // As many problems as launches: each has its own.
+  const GradCase many(OfType(sizes, DType::kBF16), seed++);
+  sizes.Nk = 100;
+  const GradCase few(OfType(sizes, DType::kBF16), seed++);
+  RunAttendGrad(Cuda(), many.Params(), {few.Problem(), many.Problem()});
+  many.ExpectGradients();
+  few.ExpectGradients();
+}
+
+TEST(AttendGradCuda, WideTilesInSeveralLaunches) {
+  const double kNaN = std::nan(""), kInf = std::numeric_limits<double>::infinity();
+  const GradSizes keys = {
+      .H = 54, .Hkv = 1, .Nq = 257, .Nk = 257, .D = 40, .Dv = 40, .slots = Slots::kInOrder};
+  // What is not finite in one launch, and in the next; others have added their sums.
+  ExpectWideTiles(OfType(keys, DType::kF16), 171, [&](GradCase& c) {
+    PlainArray q = c["q"].Read(), dout = c["dout"].Read();
+    q.At({0, 1, 70, 3}) = kNaN;
+    dout.At({0, 53, 200, 5}) = kInf;
+    c["q"].Write(q), c["dout"].Write(dout);
+  });
+  const GradSizes queries = {.Nq = 257, .Nk = 64 * 257 + 3, .D = 40, .Dv = 40};
+  ExpectWideTiles(OfType(queries, DType::kBF16), 172, [&](GradCase& c) {
+    PlainArray v = c["v"].Read();
+    v.At({0, 0, 64 * 257 + 1, 7}) = kNaN;
+    c["v"].Write(v);
+  });
+}
+
 // Numbers that leave the range of float16 on the way, and rows that hold NaN where none sees them.
 TEST(AttendGradCuda, Float16OfAnySize) {
   for (const double size : {1e-4, 1.0, 3e4}) {

@@ -14,6 +14,7 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/engine/devices.h"
 #include "kernels/engine/library_test.h"
+#include "tests/cuda/described_device.h"
 #include "tests/cuda/emulator/cudnn.h"
 #include "tests/cuda/large_gradient.h"
 #include "tests/cuda/with_stand_in.h"
@@ -146,6 +147,21 @@ TEST_F(CudnnGrad, WhatItSpreadsIsComputedAgain) {
     EXPECT_GT(CallsOf(*device, gradient), 0);
     gradient.Expect();
   }
+}
+
+// Rows that see so many keys that own kernels sum them in several launches, in scratch of which
+// only the tiles that are not finite reach the result: those of the queries that see the last keys.
+TEST_F(CudnnGrad, WhatItSpreadsInLongRowsIsComputedAgain) {
+  emu::cudnn = emu::Cudnn::kSpreads;
+  const auto device = NewDescribedDevice(2, /*speed=*/1000);
+  constexpr int64_t kKeys = 64 * 260;
+  AttentionSizes sizes = CausalGradientSizes(DType::kF16);
+  sizes.H = sizes.Hkv = 2, sizes.Dv = 40;
+  sizes.Nk = kKeys, sizes.hi = kKeys - 200, sizes.lengths = {{512, kKeys}};
+  LargeGradient gradient(sizes);
+  gradient.MakeInfinite(0, kKeys - 10);
+  EXPECT_GT(CallsOf(*device, gradient), 0);
+  gradient.Expect();
 }
 
 TEST_F(CudnnGrad, WhatIsFiniteIsTheLibrarys) {

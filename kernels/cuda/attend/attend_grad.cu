@@ -51,8 +51,8 @@ struct GradList {
   // Of the kernels that add up in rounds: problems with fewer of them have nothing to do in the
   // last.
   void AddRounds(const P& problem, int64_t blocks, size_t shared_bytes, double seconds,
-                 int64_t of_problem) {
-    Add(problem, blocks, shared_bytes, seconds);
+                 int64_t of_problem, bool is_rare = false) {
+    Add(problem, blocks, shared_bytes, seconds, is_rare);
     if (blocks > 0) rounds = std::max(rounds, of_problem);
   }
   DeviceStatus Launch(CudaDevice& device, Stream& stream, int threads, int lanes,
@@ -99,6 +99,11 @@ class GradLaunch {
     const double share = plan.type == GradType::kF32 ? 0.1 / 6 : 0.1;
     return flops / (CudaOf(device_).tensor_flops * share);
   }
+  // Of what the library has computed, tiles that are not finite: what wide tiles leave to the other
+  // kernels. Where wide tiles would not compute, all is computed again.
+  bool Searches(const GradPlan& plan) const {
+    return tiles_ == GradTiles::kNotFinite && plan.wide_queries && plan.wide_keys;
+  }
   double MoveSeconds(double bytes) const { return bytes / CudaOf(device_).bytes_per_second; }
   void AddTiles(const GradPlan& plan);
   void AddWide(const GradPlan& plan);
@@ -128,7 +133,8 @@ class GradLaunch {
 
 void GradLaunch::Add(const GradPlan& plan) {
   const auto parts = [&](const std::vector<GradParts>& from, GradList<GradParts>* to) {
-    for (const GradParts& p : from) {
+    for (GradParts p : from) {
+      if (!Searches(plan)) p.careful = nullptr;
       const double elements = static_cast<double>(p.blocks()) * GradParts::kElements;
       const int64_t added = p.count * (p.sums_b ? p.B : 1) * (p.sums_h ? p.H : 1);
       to->Add(p, p.blocks(), 0, MoveSeconds(elements * static_cast<double>(4 + 4 * added)));
@@ -161,13 +167,14 @@ void GradLaunch::AddTiles(const GradPlan& plan) {
   // The relative term is computed without tensor cores.
   const double relative =
       plan.problem.forward.terms.r.given() ? plan.Flops(2, 0) / CudaOf(device_).flops * 4 : 0;
-  // What the library computes is what wide tiles would: they leave what is not finite to the other
-  // kernels. Where they would not, all is computed again.
-  const bool searches = tiles_ == GradTiles::kNotFinite && plan.wide_queries && plan.wide_keys;
+  const bool searches = Searches(plan);
   if (searches) {
     const double bytes = static_cast<double>(plan.problem.dq.bytes() + plan.problem.dk.bytes() +
                                              plan.problem.dv.bytes());
-    spread_.Add(p, plan.wide_query_blocks() + plan.wide_key_blocks(), 0, MoveSeconds(bytes));
+    GradData found = p;
+    found.dq = GradientPlane(plan.problem.dq);
+    found.dk = GradientPlane(plan.problem.dk), found.dv = GradientPlane(plan.problem.dv);
+    spread_.Add(found, plan.wide_query_blocks() + plan.wide_key_blocks(), 0, MoveSeconds(bytes));
   }
   // A plan counts both: the library may fail.
   if (!searches || stream_.is_dry()) AddWide(plan);
@@ -175,10 +182,10 @@ void GradLaunch::AddTiles(const GradPlan& plan) {
       TensorSeconds(plan, plan.Flops(p.query_parts + 1.0, p.query_parts)) + 2 * relative;
   const double key_seconds =
       TensorSeconds(plan, plan.Flops(p.key_parts + 1.0, p.key_parts + 1.0)) + relative;
-  queries_[type][plan.query_units][p.a.has_terms].Add(p, plan.query_blocks(), plan.shared_bytes,
-                                                      query_seconds, plan.wide_queries);
-  keys_[type][plan.key_units][p.a.has_terms].Add(p, plan.key_blocks(), plan.shared_bytes,
-                                                 key_seconds, plan.wide_keys);
+  queries_[type][plan.query_units][p.a.has_terms].AddRounds(
+      p, plan.query_blocks(), plan.shared_bytes, query_seconds, p.query_rounds, plan.wide_queries);
+  keys_[type][plan.key_units][p.a.has_terms].AddRounds(p, plan.key_blocks(), plan.shared_bytes,
+                                                       key_seconds, p.key_rounds, plan.wide_keys);
   bias_[type].AddRounds(p, plan.bias_blocks(), plan.shared_bytes,
                         TensorSeconds(plan, plan.Flops(1, 1)) + relative, p.bias_shares.rounds());
 }
@@ -186,10 +193,12 @@ void GradLaunch::AddTiles(const GradPlan& plan) {
 void GradLaunch::AddWide(const GradPlan& plan) {
   const int type = static_cast<int>(plan.type);
   const GradData& p = plan.data;
-  wide_queries_[type][plan.wide_columns].Add(p, plan.wide_query_blocks(), plan.wide_query_bytes,
-                                             TensorSeconds(plan, plan.Flops(2, 1)));
-  wide_keys_[type][plan.wide_columns].Add(p, plan.wide_key_blocks(), plan.wide_key_bytes,
-                                          TensorSeconds(plan, plan.Flops(2, 2)));
+  wide_queries_[type][plan.wide_columns].AddRounds(
+      p, plan.wide_query_blocks(), plan.wide_query_bytes, TensorSeconds(plan, plan.Flops(2, 1)),
+      p.query_rounds);
+  wide_keys_[type][plan.wide_columns].AddRounds(p, plan.wide_key_blocks(), plan.wide_key_bytes,
+                                                TensorSeconds(plan, plan.Flops(2, 2)),
+                                                p.key_rounds);
 }
 
 void GradLaunch::AddLists(const GradPlan& plan) {
@@ -221,16 +230,16 @@ DeviceStatus GradLaunch::Launch() {
   for (int n = 0; n < kGradTypes; ++n) {
     const GradKernels kernels = KernelsOf(static_cast<GradType>(n));
     for (int columns = 0; columns < 2; ++columns) {
-      Run(wide_queries_[n][columns], kGradThreads, kernels.wide_queries[columns]);
-      Run(wide_keys_[n][columns], kGradThreads, kernels.wide_keys[columns]);
+      RunRounds(wide_queries_[n][columns], kGradThreads, 1, kernels.wide_queries[columns]);
+      RunRounds(wide_keys_[n][columns], kGradThreads, 1, kernels.wide_keys[columns]);
     }
     for (int units = 0; units < 2; ++units) {
       for (int terms = 0; terms < 2; ++terms) {
-        Run(queries_[n][units][terms], kGradThreads, kernels.queries[units][terms]);
-        Run(keys_[n][units][terms], kGradThreads, kernels.keys[units][terms]);
+        RunRounds(queries_[n][units][terms], kGradThreads, 1, kernels.queries[units][terms]);
+        RunRounds(keys_[n][units][terms], kGradThreads, 1, kernels.keys[units][terms]);
       }
     }
-    RunRounds(bias_[n], kGradThreads, /*lanes=*/1, kernels.bias);
+    RunRounds(bias_[n], kGradThreads, 1, kernels.bias);
   }
   RunRounds(list_queries_, kListThreads, kListBlocks, GradListQueries);
   RunRounds(list_keys_, kListThreads, kListBlocks, GradListKeys);
@@ -254,27 +263,59 @@ bool DeclaresGathering(const GradPlan& plan) {
   return true;
 }
 
+// Of the patterns of problem `n`.
+GradPlan::LongestRows LongestRowsOf(const GradPlan& plan, const AttendPatterns& patterns,
+                                    size_t n) {
+  GradPlan::LongestRows longest = {0, 0, GradPlan::CeilDiv64(plan.Nk)};
+  const AttendProblem& problem = plan.problem.forward;
+  for (size_t b = 0; b < problem.seqs.size(); ++b) {
+    const AttendSeq& seq = problem.seqs[b];
+    for (int64_t h = 0; h < (seq.head_patterns.empty() ? 1 : plan.H); ++h) {
+      const DevicePattern* pattern = patterns.Of(n, static_cast<int64_t>(b), h);
+      if (pattern == nullptr) {
+        longest.of_query = std::max(longest.of_query, GradPlan::CeilDiv64(seq.nk));
+        longest.of_key = std::max(longest.of_key, GradPlan::CeilDiv64(seq.nq));
+        continue;
+      }
+      // A pattern in natural order may have more rows than the sequence.
+      const PatternData& data = pattern->on_host();
+      const int64_t queries = data.query_rows == nullptr ? seq.nq : data.Nq;
+      const int64_t keys = data.key_rows == nullptr ? seq.nk : data.Nk;
+      longest.of_query =
+          std::max(longest.of_query, std::min(pattern->most_of_query(), GradPlan::CeilDiv64(keys)));
+      longest.of_key =
+          std::max(longest.of_key, std::min(pattern->most_of_key(), GradPlan::CeilDiv64(queries)));
+      longest.key_rows = std::max(longest.key_rows, GradPlan::CeilDiv64(keys));
+    }
+  }
+  return longest;
+}
+
 DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendGradArgs& args,
                            GradTiles tiles = GradTiles::kAll) {
   if (args.problems.empty()) return {};
   std::vector<GradPlan> plans;
   plans.reserve(args.problems.size());
-  GradMemory counted(nullptr);
   for (const AttendGradProblem& p : args.problems) {
     plans.emplace_back(p, args.params, stream.is_dry(), stream.alike().most);
     if (!DeclaresGathering(plans.back())) {
       return {DeviceStatus::Code::kFailed,
               "attend: a row with a gather order must say that it gathers"};
     }
-    plans.back().Place(&counted);
   }
-  const std::shared_ptr<Buffer> scratch = TakeShared(stream, counted.bytes());
-  if (scratch == nullptr) return NoMemory(stream);
   AttendPatterns patterns(stream, /*is_grad=*/true, args.kept);
   for (const AttendGradProblem& p : args.problems) {
     if (DeviceStatus status = patterns.Add(p.forward); !status.ok()) return status;
   }
   if (DeviceStatus status = patterns.Upload(); !status.ok()) return status;
+  GradMemory counted(nullptr);
+  for (size_t n = 0; n < plans.size(); ++n) {
+    plans[n].SetRounds(stream.is_dry() ? plans[n].LongestOfShapes()
+                                       : LongestRowsOf(plans[n], patterns, n));
+    plans[n].Place(&counted);
+  }
+  const std::shared_ptr<Buffer> scratch = TakeShared(stream, counted.bytes());
+  if (scratch == nullptr) return NoMemory(stream);
   GradMemory memory(static_cast<std::byte*>(scratch->data()));
   GradLaunch launch(device, stream, tiles);
   for (size_t n = 0; n < plans.size(); ++n) {

@@ -18,12 +18,13 @@ namespace attnd::cuda::attend_grad {
 template <class T, GradPass kPass, int kUnits, bool kTerms>
 class GradSums {
  public:
-  SIMT_FN GradSums(const GradData& problem, simt::SharedTiles& shared, int part)
+  SIMT_FN GradSums(const GradData& problem, simt::SharedTiles& shared, int part, int64_t round)
       : p(problem),
         pair_(problem, shared),
         first_(kPass == GradPass::kKeys ? p.key_first : p.query_first),
         units_(first_ + (kPass == GradPass::kKeys ? p.key_second : p.query_second)),
         part_(part) {
+    pair_.StartRound(round);
     const bool has_sides = kTerms && kPass == GradPass::kQueries && part == 0;
     has_table_ = has_sides && p.dtable.data != nullptr;
     has_dr_ = has_sides && p.dr_sums != nullptr;
@@ -33,9 +34,10 @@ class GradSums {
     wants_ = {first_kind || kPass == GradPass::kQueries, false, false, false};
   }
 
-  // Everything of one own tile, whose slots are those of `heads` query heads from `h` on.
-  // is_careful: it is known to need care.
-  SIMT_FN void Run(int64_t b, int64_t h, int64_t heads, int64_t tile, int share, bool is_careful) {
+  // What the round has of one own tile, whose slots are those of `heads` query heads from `h` on.
+  // is_careful: it is known to need care. False: the round has ended.
+  SIMT_FN bool Run(int64_t b, int64_t h, int64_t heads, int64_t tile, int share, bool is_careful) {
+    if (!pair_.ComeTo(b, h, heads, tile)) return pair_.has_rest();
     share_ = share;
     pair_.LoadOwn(b, h, tile);
     pair_.slope_sums[0] = pair_.slope_sums[1] = 0;
@@ -43,10 +45,12 @@ class GradSums {
     // Again with care if a product with what no pair shows gave NaN, or a number left its range.
 #pragma unroll 1
     for (bool careful = is_careful;; careful = true) {
+      pair_.StartWalks();
       Walk(b, h, heads, careful);
       if (careful || __syncthreads_or(!IsFinite()) == 0) break;
     }
     Store();
+    return pair_.has_rest();
   }
 
  private:
@@ -70,8 +74,7 @@ class GradSums {
     wants_.early_scores = has_table_ && sides && !p.a.cap_table;
     for (int64_t n = 0; n < heads; ++n) {
       if (heads > 1) pair_.UseHead(b, h + n);
-      const int64_t slots = kPass == GradPass::kKeys ? pair_.head().queries : pair_.head().keys;
-      pair_.StartWalk(pair_.own_tile, (slots + kSide - 1) / kSide);
+      pair_.StartWalk(pair_.own_tile, OtherTilesOf(kPass, pair_.head()));
       while (true) {
         const GradStep step = pair_.Step();
         if (step.done) break;
@@ -295,7 +298,7 @@ class GradSums {
       for (int flip = 1; flip < 4; flip *= 2) sum += __shfl_xor_sync(simt::kAllLanes, sum, flip);
       const int64_t row = pair_.m.own_rows[RowOf(k * 2)];
       if (threadIdx.x % 4 == 0 && row >= 0) {
-        p.slope_sums[(head.b * p.a.H + head.h) * p.a.Nq + row] = -sum;
+        p.slope_sums[(head.b * p.a.H + head.h) * p.a.Nq + row] -= sum;
       }
     }
   }
@@ -304,6 +307,7 @@ class GradSums {
     const AttendHead& head = pair_.head();
     constexpr bool kKeys = kPass == GradPass::kKeys;
     const bool in_order = (kKeys ? head.key_rows : head.query_rows) == nullptr;
+    const bool adds = RoundsOf(kPass, p) > 1;
     const int64_t rows = kKeys ? p.a.Nk : p.a.Nq;
     const int64_t begin = to.Head(head.b, kKeys ? head.kv : head.h) + c * kSide;
 #pragma unroll 1
@@ -311,8 +315,10 @@ class GradSums {
       const int slot = at / kSide, column = at % kSide;
       const int64_t row = in_order ? pair_.own_tile * kSide + slot : pair_.m.own_rows[slot];
       if (row < 0 || row >= rows || c * kSide + column >= width) continue;
-      StoreFloat(to.data, to.dtype, begin + row * to.row + column,
-                 pair_.m.scores[slot * kScoreStride + column] * factor);
+      const int64_t place = begin + row * to.row + column;
+      float sum = pair_.m.scores[slot * kScoreStride + column] * factor;
+      if (adds) sum += LoadFloat(to.data, to.dtype, place);
+      StoreFloat(to.data, to.dtype, place, sum);
     }
   }
   // To the sums of rows, of which several slots may be one: a thread for a column, even rows or odd
@@ -346,36 +352,39 @@ class GradSums {
 // A block has part of the columns of a tile of queries, or of every query_shares-th one.
 template <class T, int kUnits, bool kTerms>
 __global__ void __launch_bounds__(kGradThreads, kGradBlocks)
-    GradQueries(const __grid_constant__ Problems<GradData> problems) {
+    GradQueries(const __grid_constant__ Problems<GradData> problems, const int64_t round) {
   const auto [p, block, index] = FindPlace(problems);
+  if (round >= p.query_rounds) return;
   const int64_t part = block % p.query_parts, rest = block / p.query_parts;
   const int64_t tiles = p.query_shares > 0 ? p.query_shares : p.query_tiles;
   // The last tiles first: under a causal mask they are the longest.
   const int64_t first = tiles - 1 - rest % tiles, h = rest / tiles % p.a.H;
   const int64_t b = rest / tiles / p.a.H;
   const bool is_wide = p.careful_queries != nullptr;
-  if (is_wide && p.careful_queries[rest / tiles * tiles + first] == 0) return;
+  const int64_t at = (rest / tiles * tiles + first) * p.query_rounds + round;
+  if (is_wide && p.careful_queries[at] == 0) return;
   simt::SharedTiles shared;
-  GradSums<T, GradPass::kQueries, kUnits, kTerms> sums(p, shared, static_cast<int>(part));
+  GradSums<T, GradPass::kQueries, kUnits, kTerms> sums(p, shared, static_cast<int>(part), round);
   const AttendHead head = AttendHead::Of(p.a, b, h);
   const int64_t slots = head.query_rows == nullptr ? p.a.Nq : head.queries;
   for (int64_t tile = first; tile * kSide < slots; tile += tiles) {
-    sums.Run(b, h, 1, tile, static_cast<int>(first), is_wide);
+    if (!sums.Run(b, h, 1, tile, static_cast<int>(first), is_wide)) break;
   }
 }
 
 template <class T, int kUnits, bool kTerms>
 __global__ void __launch_bounds__(kGradThreads, kGradBlocks)
-    GradKeys(const __grid_constant__ Problems<GradData> problems) {
+    GradKeys(const __grid_constant__ Problems<GradData> problems, const int64_t round) {
   const auto [p, block, index] = FindPlace(problems);
+  if (round >= p.key_rounds) return;
   const int64_t part = block % p.key_parts, rest = block / p.key_parts;
   const int64_t tiles = p.key_shares > 0 ? p.key_shares : p.key_tiles;
   const int64_t kv_heads = p.a.H / p.a.group;
   const int64_t first = rest % tiles, kv = rest / tiles % kv_heads, b = rest / tiles / kv_heads;
   const bool is_wide = p.careful_keys != nullptr;
-  if (is_wide && p.careful_keys[rest] == 0) return;
+  if (is_wide && p.careful_keys[rest * p.key_rounds + round] == 0) return;
   simt::SharedTiles shared;
-  GradSums<T, GradPass::kKeys, kUnits, kTerms> sums(p, shared, static_cast<int>(part));
+  GradSums<T, GradPass::kKeys, kUnits, kTerms> sums(p, shared, static_cast<int>(part), round);
   // Where heads have gather orders of their own, a tile is of one head.
   const bool apart = p.key_shares > 0 && p.a.seqs[b].head_patterns != nullptr;
   const int64_t step = apart ? 1 : p.a.group;
@@ -383,7 +392,7 @@ __global__ void __launch_bounds__(kGradThreads, kGradBlocks)
     const AttendHead head = AttendHead::Of(p.a, b, h);
     const int64_t slots = head.key_rows == nullptr ? p.a.Nk : head.keys;
     for (int64_t tile = first; tile * kSide < slots; tile += tiles) {
-      sums.Run(b, h, step, tile, static_cast<int>(first), is_wide);
+      if (!sums.Run(b, h, step, tile, static_cast<int>(first), is_wide)) return;
     }
   }
 }

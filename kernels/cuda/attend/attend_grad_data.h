@@ -30,6 +30,21 @@ struct BiasShares {
 
   int64_t rounds() const { return (of_share + of_round - 1) / of_round; }
 };
+// Of the pairs of tiles that a block of a pass meets, one after the other: those after the first
+// `skip`, `take` of them. A launch takes some of each block, so that its blocks end soon, and later
+// launches add to what it has stored. How many follows from one sequence and the type of elements:
+// the same bits in any batch.
+struct PairRange {
+  int64_t skip, take;
+
+  // Its part of the next `pairs`, which it leaves behind.
+  SIMT_FN PairRange Pass(int64_t pairs) {
+    PairRange part = {min(skip, pairs), 0};
+    part.take = min(take, pairs - part.skip);
+    skip -= part.skip, take -= part.take;
+    return part;
+  }
+};
 // Pairs of a row of lists that a launch takes, so that it ends in a few milliseconds, and what one
 // takes: an ESTIMATE.
 constexpr int64_t kListPairs = 1 << 12;
@@ -62,7 +77,8 @@ struct GradData {
   GradRow* rows;      // [B,H,Nq]
   float* tile_sizes;  // [B,H,tiles of Nq]: bounds of dout and shift; null: not needed
   float* head_sizes;  // [B,H]: the largest of them
-  // Gradients; data null: not wanted. Where terms repeat, sums of one head: dense float32.
+  // Gradients; data null: not wanted. Where terms repeat, sums of one head: dense float32. Of
+  // passes in rounds: float32 sums, zeros before.
   Plane dq, dk, dv, dq_rel, dtable;
   Plane dbias;      // where it repeats nothing and rows are in order; else:
   Plane bias_sums;  // summed over b, h, rows or columns as its strides of 0 say
@@ -81,9 +97,16 @@ struct GradData {
   int query_first, query_second, key_first, key_second;
   int query_parts, key_parts;      // blocks of a tile
   int64_t query_tiles, key_tiles;  // most of a head
-  // Of passes by wide tiles (attend_grad_wide.cuh; null: none): [B,H,query_tiles] and
-  // [B,Hkv,key_tiles], whether a tile is left to GradQueries or GradKeys.
+  // Of passes by wide tiles (attend_grad_wide.cuh; null: none): [B,H,query_tiles,query_rounds] and
+  // [B,Hkv,key_tiles,key_rounds], whether a round of a tile is left to GradQueries or GradKeys.
   int32_t *careful_queries, *careful_keys;
+  // Launches of a pass, each of so many pairs of tiles of a block.
+  int64_t query_rounds, key_rounds, round_pairs;
+
+  SIMT_FN PairRange RangeOf(int64_t rounds, int64_t round) const {
+    if (rounds == 1) return {0, INT64_MAX};
+    return {round * round_pairs, round_pairs};
+  }
 
   SIMT_FN GradRow* RowsOf(int64_t b, int64_t h) const { return rows + (b * a.H + h) * a.Nq; }
   // `share`: counted through all planes.
@@ -118,6 +141,9 @@ struct GradParts {
   int64_t rows = 0, width = 0;
   bool sums_b = false, sums_h = false;
   float factor = 1;
+  // Null: all rows. Else those of the tiles whose first of `rounds` flags is not 0, of each plane.
+  const int32_t* careful = nullptr;
+  int64_t rounds = 1;
   static constexpr int kThreads = 256, kElements = 2048;
 
   int64_t blocks_of_plane() const { return (rows * width + kElements - 1) / kElements; }

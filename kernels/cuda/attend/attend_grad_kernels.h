@@ -11,12 +11,12 @@ constexpr int kGradUnits[] = {1, 2};  // pieces of 64 columns that a block sums
 
 struct GradKernels {
   // [of kGradUnits][whether scores have terms]
-  void (*queries[2][2])(Problems<GradData>);
-  void (*keys[2][2])(Problems<GradData>);
+  void (*queries[2][2])(Problems<GradData>, int64_t round);  // of PairRange
+  void (*keys[2][2])(Problems<GradData>, int64_t round);
   void (*bias)(Problems<GradData>, int64_t round);  // of BiasShares
   // By wide tiles of 64 columns and of 128; null for float32.
-  void (*wide_queries[2])(Problems<GradData>);
-  void (*wide_keys[2])(Problems<GradData>);
+  void (*wide_queries[2])(Problems<GradData>, int64_t round);
+  void (*wide_keys[2])(Problems<GradData>, int64_t round);
 };
 GradKernels GradKernelsF32();
 GradKernels GradKernelsF16();

@@ -54,18 +54,33 @@ class GradPair {
   }
   SIMT_FN const AttendHead& head() const { return *m.head; }
 
-  // Walks over the visible tiles of row `row` of the head's pattern, below tile number `tiles`.
+  // Of the block's tiles, one after the other, one round begins.
+  SIMT_FN void StartRound(int64_t round) const {
+    if (threadIdx.x == 0) *m.rest = p.RangeOf(RoundsOf(kPass, p), round);
+  }
+  // Comes to the pairs of an own tile of query heads [h, h + heads): whether the round has some.
+  SIMT_FN bool ComeTo(int64_t b, int64_t h, int64_t heads, int64_t tile) const {
+    __syncthreads();
+    if (threadIdx.x == 0) *m.of_tile = PartOf(b, h, heads, tile);
+    __syncthreads();
+    return m.of_tile->take > 0;
+  }
+  // Whether the round goes on behind the tile that ComeTo came to.
+  SIMT_FN bool has_rest() const { return m.rest->take > 0; }
+
+  // Walks begin over that tile.
+  SIMT_FN void StartWalks() const {
+    if (threadIdx.x == 0) *m.of_walks = *m.of_tile;
+  }
+  // Walks over visible tiles of row `row` of the head's pattern, below tile number `tiles`.
   SIMT_FN void StartWalk(int64_t row, int64_t tiles) const {
     if (threadIdx.x > 0) return;
-    const PatternData* pattern = head().pattern;
-    const TileRunRows* side = nullptr;
-    if (pattern != nullptr) {
-      side = kPass == GradPass::kKeys ? &pattern->by_key : &pattern->by_query;
-    }
-    *m.walk = TileWalk(side, row, tiles, 0, INT64_MAX);
+    const TileRunRows* side = SideOf(kPass, head());
+    const PairRange part = m.of_walks->Pass(PairsOf(side, row, tiles));
+    *m.walk = TileWalk(side, row, tiles, part.skip, part.take);
     Publish();
   }
-  // Likewise, over tiles [first, end) of the keys alone.
+  // Over tiles [first, end) of the keys alone.
   SIMT_FN void StartWalk(int64_t row, int64_t first, int64_t end) const {
     static_assert(kPass != GradPass::kKeys);
     if (threadIdx.x > 0) return;
@@ -149,6 +164,15 @@ class GradPair {
   float slope_sums[2] = {0, 0};  // of dS |p_i - p_j| in the two own rows of a lane
 
  private:
+  SIMT_FN PairRange PartOf(int64_t b, int64_t h, int64_t heads, int64_t tile) const {
+    if (RoundsOf(kPass, p) == 1) return *m.rest;
+    int64_t pairs = 0;
+    for (int64_t n = 0; n < heads; ++n) {
+      const AttendHead head = AttendHead::Of(p.a, b, h + n);
+      pairs += PairsOf(SideOf(kPass, head), tile, OtherTilesOf(kPass, head));
+    }
+    return m.rest->Pass(pairs);
+  }
   SIMT_FN void Publish() const {
     *m.step = {m.walk->index(), m.walk->mask(), m.walk->terms(), m.walk->done()};
   }

@@ -64,6 +64,7 @@ GradPlan::GradPlan(const AttendGradProblem& grad, const AttendParams& params, bo
   data.exact_dv = is_exact(grad.dv, grad.dterms.v2, Dv);
   data.resident = SharedBytesOf(type, chunks) <= kMostShared;
   shared_bytes = SharedBytesOf(type, data.resident ? chunks : 1);
+  data.query_rounds = data.key_rounds = 1;
   PlanQueries();
   PlanKeys();
   PlanBias();
@@ -160,29 +161,59 @@ void GradPlan::ZeroFloats(float* floats, int64_t count) {
   Zero(FloatPlane(floats, 1, 1, count), 1, 1, 1, count);
 }
 
-// Where a gradient [B,H,rows,width] of one head goes: to itself, or to sums that are added up.
-void GradPlan::PlaceTerm(const View& gradient, int64_t rows, int64_t width, bool needs_floats,
-                         GradMemory* memory, Plane* to) {
-  const bool repeats = gradient.shape[0] != B || gradient.shape[1] != H;
+// Where a gradient [B,heads,rows,width] of one head goes: to itself (null), or to sums that are
+// added up.
+GradParts* GradPlan::PlaceSums(const View& gradient, int64_t heads, bool needs_floats,
+                               GradMemory* memory, Plane* to) {
+  const int64_t rows = gradient.shape[2], width = gradient.shape[3];
+  const bool repeats = gradient.shape[0] != B || gradient.shape[1] != heads;
   if (!repeats && (!needs_floats || gradient.dtype == DType::kF32)) {
     *to = GradientPlane(gradient);
-    if (gathers || needs_floats) Zero(*to, B, H, rows, width);
-    return;
+    if (gathers || needs_floats) Zero(*to, B, heads, rows, width);
+    return nullptr;
   }
-  auto* floats = memory->Take<float>(B * H * rows * width);
-  *to = FloatPlane(floats, H, rows, width);
-  ZeroFloats(floats, B * H * rows * width);
+  auto* floats = memory->Take<float>(B * heads * rows * width);
+  *to = FloatPlane(floats, heads, rows, width);
+  ZeroFloats(floats, B * heads * rows * width);
   sums.push_back({.parts = floats,
                   .B = B,
-                  .H = H,
+                  .H = heads,
                   .count = 1,
                   .all_rows = rows,
                   .to = GradientPlane(gradient),
                   .rows = rows,
                   .width = width,
                   .sums_b = gradient.shape[0] != B,
-                  .sums_h = gradient.shape[1] != H,
+                  .sums_h = gradient.shape[1] != heads,
                   .factor = 1});
+  return &sums.back();
+}
+
+GradPlan::LongestRows GradPlan::LongestOfShapes() const {
+  const int64_t query_tiles = CeilDiv64(Nq), key_tiles = CeilDiv64(Nk + Nk2);
+  if (!gathers) return {key_tiles, query_tiles, key_tiles};
+  double tiles = 0;
+  for (const AttendSeq& seq : problem.forward.seqs) tiles = std::max(tiles, seq.visible_tiles);
+  const auto of_key = static_cast<int64_t>(tiles) / std::max<int64_t>(key_tiles, 1);
+  return {key_tiles, std::max<int64_t>(of_key, 1), key_tiles};
+}
+
+void GradPlan::SetRounds(const LongestRows& longest) {
+  if (is_listed) return;
+  // Pairs of tiles of up to 128 columns in a few milliseconds, by the rates that an H200 has shown.
+  const int64_t usual = type == GradType::kF32 ? 32 : problem.forward.terms.r.given() ? 64 : 256;
+  const int64_t wide = DivideUp(std::max(data.columns, data.v_columns), 2);
+  data.round_pairs = std::max<int64_t>(usual / wide, 1);
+  const auto rounds = [&](int64_t own_tiles, int64_t pairs) {
+    return std::max<int64_t>(DivideUp(own_tiles * pairs, data.round_pairs), 1);
+  };
+  // In gather orders whole rows of tiles of queries: sums of their gradients take memory, and how
+  // many tiles there are a plan does not know.
+  const int64_t of_block =
+      data.query_shares > 0 ? DivideUp(data.query_tiles, data.query_shares) : 1;
+  if (!gathers) data.query_rounds = rounds(of_block, longest.of_query);
+  const int64_t own_tiles = data.key_shares > 0 ? DivideUp(longest.key_rows, data.key_shares) : 1;
+  data.key_rounds = rounds(own_tiles, H / Hkv * longest.of_key);
 }
 
 void GradPlan::SumHeads(const View& gradient, bool is_sinks) {
@@ -203,22 +234,23 @@ void GradPlan::Place(GradMemory* memory) {
   }
   // Memory follows from shapes, not from where operands lie.
   if (wants_wide_queries_) {
-    auto* careful = memory->Take<int32_t>(heads() * data.query_tiles);
+    auto* careful = memory->Take<int32_t>(heads() * data.query_tiles * data.query_rounds);
     if (wide_queries) data.careful_queries = careful;
   }
   if (wants_wide_keys_) {
-    auto* careful = memory->Take<int32_t>(B * Hkv * data.key_tiles);
+    auto* careful = memory->Take<int32_t>(B * Hkv * data.key_tiles * data.key_rounds);
     if (wide_keys) data.careful_keys = careful;
   }
-  if (Wants(problem.dq)) {
-    data.dq = GradientPlane(problem.dq);
-    data.dq.b = problem.dq.stride[0], data.dq.h = problem.dq.stride[1];
-    if (gathers) Zero(data.dq, B, H, Nq, D);
-  }
-  if (Wants(d.q_rel)) PlaceTerm(d.q_rel, Nq, D, false, memory, &data.dq_rel);
-  if (Wants(d.table)) {
-    PlaceTerm(d.table, Nq, problem.forward.terms.table.shape[3], true, memory, &data.dtable);
-  }
+  const bool adds_queries = data.query_rounds > 1, adds_keys = data.key_rounds > 1;
+  const auto rows = [&](const View& gradient, int64_t of_heads, bool adds, const int32_t* careful,
+                        int64_t rounds, Plane* to) {
+    if (!Wants(gradient)) return;
+    GradParts* parts = PlaceSums(gradient, of_heads, adds, memory, to);
+    if (parts != nullptr) parts->careful = careful, parts->rounds = rounds;
+  };
+  rows(problem.dq, H, adds_queries, data.careful_queries, data.query_rounds, &data.dq);
+  if (Wants(d.q_rel)) PlaceSums(d.q_rel, H, adds_queries, memory, &data.dq_rel);
+  if (Wants(d.table)) PlaceSums(d.table, H, true, memory, &data.dtable);
   if (Wants(d.alibi_slopes)) {
     data.slope_sums = memory->Take<float>(all_rows);
     ZeroFloats(data.slope_sums, all_rows);
@@ -242,8 +274,8 @@ void GradPlan::Place(GradMemory* memory) {
                     .factor = data.scale});
   }
   if (!gathers) {
-    if (Wants(problem.dk)) data.dk = GradientPlane(problem.dk);
-    if (Wants(problem.dv)) data.dv = GradientPlane(problem.dv);
+    rows(problem.dk, Hkv, adds_keys, data.careful_keys, data.key_rounds, &data.dk);
+    rows(problem.dv, Hkv, adds_keys, data.careful_keys, data.key_rounds, &data.dv);
   }
   const auto keys = [&](const View& first, const View& second, int64_t width, float** to) {
     const int64_t rows = Nk + Nk2, count = B * Hkv * data.key_shares * rows * width;

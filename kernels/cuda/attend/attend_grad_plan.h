@@ -42,6 +42,16 @@ struct GradPlan {
   // `alike`: how many problems it may stand for (AlikeProblems::most).
   GradPlan(const AttendGradProblem& problem, const AttendParams& params, bool is_dry,
            int64_t alike);
+  // Visible tiles of a row of tiles of queries, of keys, at most, and rows of tiles of a head's
+  // keys.
+  struct LongestRows {
+    int64_t of_query, of_key, key_rows;
+  };
+  // In how many launches passes over tiles go. Before Place. On a dry stream at least as many as
+  // any problem of these shapes that does not gather has: memory follows from them.
+  void SetRounds(const LongestRows& longest);
+  // Of shapes and, where rows are gathered, of the mean row of tiles.
+  LongestRows LongestOfShapes() const;
   // Takes what the problem needs, and lists the sums and the zeros of it.
   void Place(GradMemory* memory);
 
@@ -88,8 +98,8 @@ struct GradPlan {
   void ShareBias();
   void PlaceBias(GradMemory* memory);
   void PlaceCarries(GradMemory* memory);
-  void PlaceTerm(const View& gradient, int64_t rows, int64_t width, bool needs_floats,
-                 GradMemory* memory, Plane* to);
+  GradParts* PlaceSums(const View& gradient, int64_t heads, bool needs_floats, GradMemory* memory,
+                       Plane* to);
   void Zero(const Plane& to, int64_t planes_b, int64_t planes_h, int64_t rows, int64_t width);
   void ZeroFloats(float* data, int64_t count);
   void SumHeads(const View& gradient, bool is_sinks);

@@ -176,6 +176,10 @@ __global__ void __launch_bounds__(GradParts::kThreads)
   const int64_t end = min(begin + GradParts::kElements, elements);
   for (int64_t at = begin + threadIdx.x; at < end; at += GradParts::kThreads) {
     const int64_t row = at / p.width, column = at - row * p.width;
+    if (p.careful != nullptr) {
+      const int64_t tile = plane * ((p.rows + kSide - 1) / kSide) + row / kSide;
+      if (p.careful[tile * p.rounds] == 0) continue;
+    }
     float sum = 0;
     for (int64_t b = of_b; p.count > 0 && b < (p.sums_b ? p.B : of_b + 1); ++b) {
       for (int64_t h = of_h; h < (p.sums_h ? p.H : of_h + 1); ++h) {

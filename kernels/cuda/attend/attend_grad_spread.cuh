@@ -47,7 +47,10 @@ __global__ void __launch_bounds__(kGradThreads)
                HoldsNotFinite(p.dv, p.dv.Head(b, h), first, end, p.a.Dv);
   }
   is_found = __syncthreads_or(is_found) != 0;
-  if (threadIdx.x == 0) (is_query ? p.careful_queries : p.careful_keys)[rest] = is_found;
+  const int64_t rounds = is_query ? p.query_rounds : p.key_rounds;
+  for (int64_t n = threadIdx.x; n < rounds; n += kGradThreads) {
+    (is_query ? p.careful_queries : p.careful_keys)[rest * rounds + n] = is_found;
+  }
 }
 
 }  // namespace attnd::cuda::attend_grad

@@ -29,13 +29,16 @@ class GradWide {
 
   SIMT_FN explicit GradWide(simt::SharedTiles& shared) : m(shared) {}
 
-  // Everything of own tile `tile` of query heads [h, h + heads).
-  SIMT_FN void Run(const GradData& p, int64_t b, int64_t h, int64_t heads, int64_t tile) {
+  // What a round has of own tile `tile` of query heads [h, h + heads).
+  SIMT_FN void Run(const GradData& p, int64_t b, int64_t h, int64_t heads, int64_t tile,
+                   int64_t round) {
     if (threadIdx.x == 0) {
-      m.block->Set(p, kPass, b, h, heads, tile);
-      m.walk->Start(p, b, h, heads, tile);
+      m.block->Set(p, kPass, b, h, heads, tile, round);
+      m.walk->Start(p, b, h, heads, tile, p.RangeOf(RoundsOf(kPass, p), round));
 #pragma unroll 1
       for (int n = 0; n < 2; ++n) m.walk->Publish(p, &m.steps[n]);
+      // Nothing to add.
+      if (m.block->adds && m.steps[0].count == 0) m.block->own_count = 0;
     }
     __syncthreads();
     CopyOwn(p);
@@ -213,12 +216,14 @@ class GradWide {
     const GradData& p = *of.problem;
     if (threadIdx.x == 0) {
       if (kKeys) {
-        p.careful_keys[(of.b * (p.a.H / p.a.group) + of.kv) * p.key_tiles + of.tile] = careful;
+        const int64_t at = (of.b * (p.a.H / p.a.group) + of.kv) * p.key_tiles + of.tile;
+        p.careful_keys[at * p.key_rounds + of.round] = careful;
       } else {
-        p.careful_queries[(of.b * p.a.H + of.h) * p.query_tiles + of.tile] = careful;
+        const int64_t at = (of.b * p.a.H + of.h) * p.query_tiles + of.tile;
+        p.careful_queries[at * p.query_rounds + of.round] = careful;
       }
     }
-    if (careful) return;
+    if (careful || (of.adds && of.own_count == 0)) return;
     StoreSums(first_, kKeys ? p.dk : p.dq, of.D, p.scale / of.score_factor);
     if constexpr (kKeys) StoreSums(second_, p.dv, of.Dv, 1 / of.weight_factor);
   }
@@ -246,8 +251,10 @@ class GradWide {
       for (int at = threadIdx.x; at < kSide * kSide; at += kGradThreads) {
         const int row = at / kSide, column = at % kSide;
         if (row >= rows || c * kSide + column >= width) continue;
-        StoreFloat(to.data, to.dtype, begin + row * to.row + c * kSide + column,
-                   scores[row * kScoreStride + column]);
+        const int64_t place = begin + row * to.row + c * kSide + column;
+        float sum = scores[row * kScoreStride + column];
+        if (of.adds) sum += LoadFloat(to.data, to.dtype, place);
+        StoreFloat(to.data, to.dtype, place, sum);
       }
     }
   }
@@ -260,23 +267,25 @@ class GradWide {
 
 template <class T, int kD>
 __global__ void __launch_bounds__(kGradThreads, kWideBlocks<kD>)
-    GradWideQueries(const __grid_constant__ Problems<GradData> problems) {
+    GradWideQueries(const __grid_constant__ Problems<GradData> problems, const int64_t round) {
   const auto [p, block, index] = FindPlace(problems);
+  if (round >= p.query_rounds) return;
   // The last tiles first: under a causal mask they are the longest.
   const int64_t tile = p.query_tiles - 1 - block % p.query_tiles;
   const int64_t h = block / p.query_tiles % p.a.H, b = block / p.query_tiles / p.a.H;
   simt::SharedTiles shared;
-  GradWide<T, GradPass::kQueries, kD>(shared).Run(p, b, h, 1, tile);
+  GradWide<T, GradPass::kQueries, kD>(shared).Run(p, b, h, 1, tile, round);
 }
 
 template <class T, int kD>
 __global__ void __launch_bounds__(kGradThreads, kWideBlocks<kD>)
-    GradWideKeys(const __grid_constant__ Problems<GradData> problems) {
+    GradWideKeys(const __grid_constant__ Problems<GradData> problems, const int64_t round) {
   const auto [p, block, index] = FindPlace(problems);
+  if (round >= p.key_rounds) return;
   const int64_t kv_heads = p.a.H / p.a.group, tile = block % p.key_tiles;
   const int64_t kv = block / p.key_tiles % kv_heads, b = block / p.key_tiles / kv_heads;
   simt::SharedTiles shared;
-  GradWide<T, GradPass::kKeys, kD>(shared).Run(p, b, kv * p.a.group, p.a.group, tile);
+  GradWide<T, GradPass::kKeys, kD>(shared).Run(p, b, kv * p.a.group, p.a.group, tile, round);
 }
 
 }  // namespace attnd::cuda::attend_grad

@@ -25,17 +25,20 @@ struct WideStep {
 // What is the same in all threads and steps of a block: registers hold sums.
 struct WideBlock {
   const GradData* problem;
-  int64_t b, h, kv, tile;         // of the own tile; the first query head
+  int64_t b, h, kv, tile;  // of the own tile; the first query head
+  int64_t round;
   int64_t first_row, second_row;  // elements from row to row of other tiles
   int D, Dv, own_count;           // own rows that exist
+  bool adds;                      // to what earlier rounds have stored
   float scale, unit;              // of AttendData
   float weight_factor, score_factor;
 
   SIMT_FN void Set(const GradData& p, GradPass pass, int64_t of_b, int64_t of_h, int64_t heads,
-                   int64_t of_tile) {
+                   int64_t of_tile, int64_t of_round) {
     const bool is_keys = pass == GradPass::kKeys;
     problem = &p;
-    b = of_b, h = of_h, kv = of_h / p.a.group, tile = of_tile;
+    b = of_b, h = of_h, kv = of_h / p.a.group, tile = of_tile, round = of_round;
+    adds = RoundsOf(pass, p) > 1;
     first_row = is_keys ? p.a.q.row : p.a.k.row, second_row = is_keys ? p.dout.row : p.a.v.row;
     D = p.a.D, Dv = p.a.Dv, scale = p.a.scale, unit = p.a.unit;
     const int64_t left = (is_keys ? p.a.seqs[b].nk : p.a.seqs[b].nq) - tile * kSide;
@@ -57,9 +60,11 @@ class WideWalk {
  public:
   static constexpr bool kKeys = kPass == GradPass::kKeys;
 
-  // Over all tiles that own tile `own_tile` of query heads [h, h + heads) sees or is seen by.
-  SIMT_FN void Start(const GradData& p, int64_t b, int64_t h, int64_t heads, int64_t own_tile) {
-    b_ = b, end_ = h + heads, own_tile_ = own_tile;
+  // Over `range` of the tiles that own tile `own_tile` of query heads [h, h + heads) sees or is
+  // seen by.
+  SIMT_FN void Start(const GradData& p, int64_t b, int64_t h, int64_t heads, int64_t own_tile,
+                     const PairRange& range) {
+    b_ = b, end_ = h + heads, own_tile_ = own_tile, left_ = range;
     Open(p, h);
   }
   // The next step.
@@ -93,12 +98,14 @@ class WideWalk {
     second_ = static_cast<const T*>(second.data) + second.Head(b_, of);
     first_row_ = first.row, second_row_ = second.row;
     of_rows_ = p.RowsOf(b_, h);
-    const TileRunRows* side = nullptr;
-    if (pattern_ != nullptr) side = kKeys ? &pattern_->by_key : &pattern_->by_query;
-    walk_ = TileWalk(side, own_tile_, (rows_ + kSide - 1) / kSide, 0, INT64_MAX);
+    const TileRunRows* side = SideOf(kPass, head);
+    const int64_t tiles = (rows_ + kSide - 1) / kSide;
+    const PairRange part = left_.Pass(PairsOf(side, own_tile_, tiles));
+    walk_ = TileWalk(side, own_tile_, tiles, part.skip, part.take);
   }
 
   TileWalk walk_;
+  PairRange left_;  // what further heads have of the range
   int64_t b_, h_, end_, own_tile_;
   int64_t rows_;  // of the other side that exist
   const PatternData* pattern_;

@@ -145,7 +145,7 @@ class TileWalk {
     } else if (row < side->rows) {
       run_ = side->runs + side->begin[row];
       last_ = side->runs + side->begin[row + 1];
-      while (run_ != last_ && run_->before + run_->count <= skip) ++run_;
+      Seek([skip](const TileRun& run) { return run.before + run.count <= skip; });
       if (run_ != last_) Open(static_cast<int32_t>(skip) - run_->before);
     }
     Cut();
@@ -183,19 +183,24 @@ class TileWalk {
     mask_ = run_->mask;
     terms_ = run_->terms;
   }
-  // Opens the first run that ends beyond tile `first`, by halves: a row may have as many runs as
+  // To the first run that `is_before` does not hold of, by halves: a row may have as many runs as
   // tiles, and a walk of one step must not read them all.
+  template <class F>
+  SIMT_FN void Seek(const F& is_before) {
+    for (int64_t left = last_ - run_; left > 0;) {
+      const int64_t half = left / 2;
+      const bool goes_on = is_before(run_[half]);
+      run_ += goes_on ? half + 1 : 0;
+      left = goes_on ? left - half - 1 : half;
+    }
+  }
+  // Opens the first run that ends beyond tile `first`.
   SIMT_FN void Find(const TileRunRows& side, int64_t row, int32_t first) {
     index_ = end_ = 0;
     if (row >= side.rows) return;
     run_ = side.runs + side.begin[row];
     last_ = side.runs + side.begin[row + 1];
-    for (int64_t left = last_ - run_; left > 0;) {
-      const int64_t half = left / 2;
-      const bool ends = run_[half].first + run_[half].count <= first;
-      run_ += ends ? half + 1 : 0;
-      left = ends ? left - half - 1 : half;
-    }
+    Seek([first](const TileRun& run) { return run.first + run.count <= first; });
     if (run_ != last_) Open(run_->first < first ? first - run_->first : 0);
     Cut();
   }

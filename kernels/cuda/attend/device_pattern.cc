@@ -48,6 +48,7 @@ class Arrays {
 struct RowArrays {
   std::vector<TileRun> runs;
   std::vector<int32_t> order;
+  int64_t most = 0;  // tiles of a row
 
   explicit RowArrays(const TileRows& rows) {
     const auto count = static_cast<size_t>(rows.rows());
@@ -60,6 +61,7 @@ struct RowArrays {
             {run.first, run.count, run.mask, run.terms, static_cast<int32_t>(tiles[row])});
         tiles[row] += run.count;
       }
+      most = std::max(most, tiles[row]);
     }
     order.resize(count);
     std::iota(order.begin(), order.end(), 0);
@@ -135,6 +137,7 @@ bool DevicePattern::Make(Stream& stream, const Pattern& pattern, const TileRows&
   place(0, &data_);
   buffers_ = tiles->buffers();
   made_by_ = stream.queue()->progress();
+  most_of_query_ = by_query.most, most_of_key_ = by_key.most;
   has_terms_ = !tiles->terms().empty() || !pattern.key_bias.empty();
   return true;
 }

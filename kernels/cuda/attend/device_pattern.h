@@ -59,6 +59,9 @@ class DevicePattern {
   const PatternData* data() const { return data_; }
   // The same, to read on the host: its pointers are of the device.
   const PatternData& on_host() const { return on_host_; }
+  // Visible tiles of a row of tiles of queries, of keys, at most.
+  int64_t most_of_query() const { return most_of_query_; }
+  int64_t most_of_key() const { return most_of_key_; }
   bool has_terms() const { return has_terms_; }  // constants or labels
   // Visible pairs of one head of tiles whose masks are computed.
   int64_t computed_pairs() const { return computed_pairs_; }
@@ -75,6 +78,7 @@ class DevicePattern {
   std::shared_ptr<WorkProgress> made_by_;
   PatternData on_host_ = {};
   const PatternData* data_ = nullptr;
+  int64_t most_of_query_ = 0, most_of_key_ = 0;
   bool has_terms_ = false;
   int64_t computed_pairs_ = 0, computed_bytes_ = 0;
 };
