@@ -266,26 +266,25 @@ bool DeclaresGathering(const GradPlan& plan) {
 // Of the patterns of problem `n`.
 GradPlan::LongestRows LongestRowsOf(const GradPlan& plan, const AttendPatterns& patterns,
                                     size_t n) {
-  GradPlan::LongestRows longest = {0, 0, GradPlan::CeilDiv64(plan.Nk)};
+  GradPlan::LongestRows longest = {0, 0};
   const AttendProblem& problem = plan.problem.forward;
   for (size_t b = 0; b < problem.seqs.size(); ++b) {
     const AttendSeq& seq = problem.seqs[b];
+    const int64_t query_tiles = GradPlan::CeilDiv64(seq.nq),
+                  key_tiles = GradPlan::CeilDiv64(seq.nk);
     for (int64_t h = 0; h < (seq.head_patterns.empty() ? 1 : plan.H); ++h) {
       const DevicePattern* pattern = patterns.Of(n, static_cast<int64_t>(b), h);
-      if (pattern == nullptr) {
-        longest.of_query = std::max(longest.of_query, GradPlan::CeilDiv64(seq.nk));
-        longest.of_key = std::max(longest.of_key, GradPlan::CeilDiv64(seq.nq));
-        continue;
+      int64_t of_query = key_tiles, of_keys = query_tiles;
+      if (plan.gathers) {
+        of_keys = pattern == nullptr ? query_tiles * DivideUp(key_tiles, plan.data.key_shares)
+                                     : pattern->MostOfKeyShare(plan.data.key_shares);
+      } else if (pattern != nullptr) {
+        // It may have more rows than the sequence.
+        of_query = std::min(of_query, pattern->most_of_query());
+        of_keys = std::min(of_keys, pattern->most_of_key());
       }
-      // A pattern in natural order may have more rows than the sequence.
-      const PatternData& data = pattern->on_host();
-      const int64_t queries = data.query_rows == nullptr ? seq.nq : data.Nq;
-      const int64_t keys = data.key_rows == nullptr ? seq.nk : data.Nk;
-      longest.of_query =
-          std::max(longest.of_query, std::min(pattern->most_of_query(), GradPlan::CeilDiv64(keys)));
-      longest.of_key =
-          std::max(longest.of_key, std::min(pattern->most_of_key(), GradPlan::CeilDiv64(queries)));
-      longest.key_rows = std::max(longest.key_rows, GradPlan::CeilDiv64(keys));
+      longest.of_query = std::max(longest.of_query, of_query);
+      longest.of_keys = std::max(longest.of_keys, of_keys);
     }
   }
   return longest;

@@ -34,10 +34,19 @@ class GradSums {
     wants_ = {first_kind || kPass == GradPass::kQueries, false, false, false};
   }
 
-  // What the round has of one own tile, whose slots are those of `heads` query heads from `h` on.
-  // is_careful: it is known to need care. False: the round has ended.
-  SIMT_FN bool Run(int64_t b, int64_t h, int64_t heads, int64_t tile, int share, bool is_careful) {
-    if (!pair_.ComeTo(b, h, heads, tile)) return pair_.has_rest();
+  // What the round has of own tiles `tile`, tile + apart, ..., whose slots are those of `heads`
+  // query heads from `h` on. is_careful: they are known to need care.
+  SIMT_FN void RunTiles(int64_t b, int64_t h, int64_t heads, int64_t tile, int64_t apart, int share,
+                        bool is_careful) {
+    const int64_t end = OwnTilesOf(kPass, p, AttendHead::Of(p.a, b, h));
+    while ((tile = pair_.NextTile(b, h, heads, tile, apart, end)) >= 0) {
+      Run(b, h, heads, tile, share, is_careful);
+      tile += apart;
+    }
+  }
+
+ private:
+  SIMT_FN void Run(int64_t b, int64_t h, int64_t heads, int64_t tile, int share, bool is_careful) {
     share_ = share;
     pair_.LoadOwn(b, h, tile);
     pair_.slope_sums[0] = pair_.slope_sums[1] = 0;
@@ -50,10 +59,8 @@ class GradSums {
       if (careful || __syncthreads_or(!IsFinite()) == 0) break;
     }
     Store();
-    return pair_.has_rest();
   }
 
- private:
   SIMT_FN int Unit(int u) const { return part_ * kUnits + u; }
 
   SIMT_FN void Walk(int64_t b, int64_t h, int64_t heads, bool careful) {
@@ -365,11 +372,7 @@ __global__ void __launch_bounds__(kGradThreads, kGradBlocks)
   if (is_wide && p.careful_queries[at] == 0) return;
   simt::SharedTiles shared;
   GradSums<T, GradPass::kQueries, kUnits, kTerms> sums(p, shared, static_cast<int>(part), round);
-  const AttendHead head = AttendHead::Of(p.a, b, h);
-  const int64_t slots = head.query_rows == nullptr ? p.a.Nq : head.queries;
-  for (int64_t tile = first; tile * kSide < slots; tile += tiles) {
-    if (!sums.Run(b, h, 1, tile, static_cast<int>(first), is_wide)) break;
-  }
+  sums.RunTiles(b, h, 1, first, tiles, static_cast<int>(first), is_wide);
 }
 
 template <class T, int kUnits, bool kTerms>
@@ -389,11 +392,7 @@ __global__ void __launch_bounds__(kGradThreads, kGradBlocks)
   const bool apart = p.key_shares > 0 && p.a.seqs[b].head_patterns != nullptr;
   const int64_t step = apart ? 1 : p.a.group;
   for (int64_t h = kv * p.a.group; h < (kv + 1) * p.a.group; h += step) {
-    const AttendHead head = AttendHead::Of(p.a, b, h);
-    const int64_t slots = head.key_rows == nullptr ? p.a.Nk : head.keys;
-    for (int64_t tile = first; tile * kSide < slots; tile += tiles) {
-      if (!sums.Run(b, h, step, tile, static_cast<int>(first), is_wide)) return;
-    }
+    sums.RunTiles(b, h, step, first, tiles, static_cast<int>(first), is_wide);
   }
 }
 

@@ -58,15 +58,23 @@ class GradPair {
   SIMT_FN void StartRound(int64_t round) const {
     if (threadIdx.x == 0) *m.rest = p.RangeOf(RoundsOf(kPass, p), round);
   }
-  // Comes to the pairs of an own tile of query heads [h, h + heads): whether the round has some.
-  SIMT_FN bool ComeTo(int64_t b, int64_t h, int64_t heads, int64_t tile) const {
+  // Comes to the next own tile of query heads [h, h + heads), of tile, tile + apart, ... below
+  // `end`, of which the round has pairs; -1: there is none.
+  SIMT_FN int64_t NextTile(int64_t b, int64_t h, int64_t heads, int64_t tile, int64_t apart,
+                           int64_t end) const {
     __syncthreads();
-    if (threadIdx.x == 0) *m.of_tile = PartOf(b, h, heads, tile);
+    if (threadIdx.x == 0) {
+      PairRange part = {0, 0};
+      for (; tile < end && m.rest->take > 0; tile += apart) {
+        part = PartOf(b, h, heads, tile);
+        if (part.take > 0) break;
+      }
+      *m.of_tile = part;
+      m.step->other_tile = part.take > 0 ? tile : -1;
+    }
     __syncthreads();
-    return m.of_tile->take > 0;
+    return m.step->other_tile;
   }
-  // Whether the round goes on behind the tile that ComeTo came to.
-  SIMT_FN bool has_rest() const { return m.rest->take > 0; }
 
   // Walks begin over that tile.
   SIMT_FN void StartWalks() const {

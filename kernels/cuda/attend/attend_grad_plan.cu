@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/attend/attend_grad_pair.cuh"
 #include "kernels/cuda/attend/attend_grad_wide_shared.h"
+#include "kernels/cuda/attend/device_pattern.h"
 #include "kernels/cuda/attend/list_lengths.h"
 
 namespace attnd::cuda::attend_grad {
@@ -133,7 +134,9 @@ void GradPlan::PlanKeys() {
   key_units = units > kGradUnits[0] ? 1 : 0;
   data.key_parts = PartsOf(units, kGradUnits[key_units]);
   data.key_tiles = CeilDiv64(Nk);
-  if (gathers) data.key_shares = static_cast<int>(std::clamp<int64_t>(CeilDiv64(Nk + Nk2), 1, 8));
+  if (gathers)
+    data.key_shares = static_cast<int>(
+        std::clamp<int64_t>(CeilDiv64(Nk + Nk2), 1, DevicePattern::kMostKeyShares));
 }
 
 void GradPlan::ChooseWide() {
@@ -191,11 +194,10 @@ GradParts* GradPlan::PlaceSums(const View& gradient, int64_t heads, bool needs_f
 
 GradPlan::LongestRows GradPlan::LongestOfShapes() const {
   const int64_t query_tiles = CeilDiv64(Nq), key_tiles = CeilDiv64(Nk + Nk2);
-  if (!gathers) return {key_tiles, query_tiles, key_tiles};
+  if (!gathers) return {key_tiles, query_tiles};
   double tiles = 0;
   for (const AttendSeq& seq : problem.forward.seqs) tiles = std::max(tiles, seq.visible_tiles);
-  const auto of_key = static_cast<int64_t>(tiles) / std::max<int64_t>(key_tiles, 1);
-  return {key_tiles, std::max<int64_t>(of_key, 1), key_tiles};
+  return {key_tiles, DivideUp(static_cast<int64_t>(tiles), data.key_shares)};
 }
 
 void GradPlan::SetRounds(const LongestRows& longest) {
@@ -204,16 +206,15 @@ void GradPlan::SetRounds(const LongestRows& longest) {
   const int64_t usual = type == GradType::kF32 ? 32 : problem.forward.terms.r.given() ? 64 : 256;
   const int64_t wide = DivideUp(std::max(data.columns, data.v_columns), 2);
   data.round_pairs = std::max<int64_t>(usual / wide, 1);
-  const auto rounds = [&](int64_t own_tiles, int64_t pairs) {
-    return std::max<int64_t>(DivideUp(own_tiles * pairs, data.round_pairs), 1);
+  const auto rounds = [&](int64_t rows, int64_t pairs) {
+    return std::max<int64_t>(DivideUp(rows * pairs, data.round_pairs), 1);
   };
   // In gather orders whole rows of tiles of queries: sums of their gradients take memory, and how
   // many tiles there are a plan does not know.
   const int64_t of_block =
       data.query_shares > 0 ? DivideUp(data.query_tiles, data.query_shares) : 1;
   if (!gathers) data.query_rounds = rounds(of_block, longest.of_query);
-  const int64_t own_tiles = data.key_shares > 0 ? DivideUp(longest.key_rows, data.key_shares) : 1;
-  data.key_rounds = rounds(own_tiles, H / Hkv * longest.of_key);
+  data.key_rounds = rounds(H / Hkv, longest.of_keys);
 }
 
 void GradPlan::SumHeads(const View& gradient, bool is_sinks) {

@@ -42,15 +42,15 @@ struct GradPlan {
   // `alike`: how many problems it may stand for (AlikeProblems::most).
   GradPlan(const AttendGradProblem& problem, const AttendParams& params, bool is_dry,
            int64_t alike);
-  // Visible tiles of a row of tiles of queries, of keys, at most, and rows of tiles of a head's
-  // keys.
+  // Visible tiles, at most: of a row of tiles of queries, of a row of tiles of keys or, in gather
+  // orders, of those rows of a head's keys that a block has.
   struct LongestRows {
-    int64_t of_query, of_key, key_rows;
+    int64_t of_query, of_keys;
   };
   // In how many launches passes over tiles go. Before Place. On a dry stream at least as many as
   // any problem of these shapes that does not gather has: memory follows from them.
   void SetRounds(const LongestRows& longest);
-  // Of shapes and, where rows are gathered, of the mean row of tiles.
+  // Of shapes and, where rows are gathered, of visible tiles.
   LongestRows LongestOfShapes() const;
   // Takes what the problem needs, and lists the sums and the zeros of it.
   void Place(GradMemory* memory);

@@ -28,6 +28,13 @@ SIMT_FN int64_t PairsOf(const TileRunRows* side, int64_t row, int64_t tiles) {
 SIMT_FN int64_t RoundsOf(GradPass pass, const GradData& p) {
   return pass == GradPass::kKeys ? p.key_rounds : p.query_rounds;
 }
+// In natural order those of all rows, which may see nothing.
+SIMT_FN int64_t OwnTilesOf(GradPass pass, const GradData& p, const AttendHead& head) {
+  const bool is_keys = pass == GradPass::kKeys;
+  const bool in_order = (is_keys ? head.key_rows : head.query_rows) == nullptr;
+  const int64_t gathered = is_keys ? head.keys : head.queries, all = is_keys ? p.a.Nk : p.a.Nq;
+  return ((in_order ? all : gathered) + kSide - 1) / kSide;
+}
 // Tiles of the other side.
 SIMT_FN int64_t OtherTilesOf(GradPass pass, const AttendHead& head) {
   return ((pass == GradPass::kKeys ? head.queries : head.keys) + kSide - 1) / kSide;

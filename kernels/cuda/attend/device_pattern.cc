@@ -49,6 +49,7 @@ struct RowArrays {
   std::vector<TileRun> runs;
   std::vector<int32_t> order;
   int64_t most = 0;  // tiles of a row
+  std::array<int64_t, DevicePattern::kMostKeyShares> of_shares = {};
 
   explicit RowArrays(const TileRows& rows) {
     const auto count = static_cast<size_t>(rows.rows());
@@ -62,6 +63,7 @@ struct RowArrays {
         tiles[row] += run.count;
       }
       most = std::max(most, tiles[row]);
+      of_shares[row % of_shares.size()] += tiles[row];
     }
     order.resize(count);
     std::iota(order.begin(), order.end(), 0);
@@ -138,6 +140,7 @@ bool DevicePattern::Make(Stream& stream, const Pattern& pattern, const TileRows&
   buffers_ = tiles->buffers();
   made_by_ = stream.queue()->progress();
   most_of_query_ = by_query.most, most_of_key_ = by_key.most;
+  of_key_shares_ = by_key.of_shares;
   has_terms_ = !tiles->terms().empty() || !pattern.key_bias.empty();
   return true;
 }
@@ -152,6 +155,13 @@ std::shared_ptr<const DevicePattern> DevicePattern::Of(Stream& stream, const Pat
     return is_made ? copy : nullptr;
   };
   return std::static_pointer_cast<const DevicePattern>(pattern.copies->Of(stream, make));
+}
+
+int64_t DevicePattern::MostOfKeyShare(int shares) const {
+  if (shares < kMostKeyShares) {
+    return std::accumulate(of_key_shares_.begin(), of_key_shares_.end(), int64_t{0});
+  }
+  return *std::max_element(of_key_shares_.begin(), of_key_shares_.end());
 }
 
 int64_t DevicePattern::bytes() const {

@@ -1,6 +1,7 @@
 // A pattern in the memory of a CUDA device.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -62,6 +63,9 @@ class DevicePattern {
   // Visible tiles of a row of tiles of queries, of keys, at most.
   int64_t most_of_query() const { return most_of_query_; }
   int64_t most_of_key() const { return most_of_key_; }
+  // Of every shares-th row of tiles of keys together, at most, or more; shares <= kMostKeyShares.
+  static constexpr int kMostKeyShares = 8;
+  int64_t MostOfKeyShare(int shares) const;
   bool has_terms() const { return has_terms_; }  // constants or labels
   // Visible pairs of one head of tiles whose masks are computed.
   int64_t computed_pairs() const { return computed_pairs_; }
@@ -79,6 +83,7 @@ class DevicePattern {
   PatternData on_host_ = {};
   const PatternData* data_ = nullptr;
   int64_t most_of_query_ = 0, most_of_key_ = 0;
+  std::array<int64_t, kMostKeyShares> of_key_shares_ = {};
   bool has_terms_ = false;
   int64_t computed_pairs_ = 0, computed_bytes_ = 0;
 };

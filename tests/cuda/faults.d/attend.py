@@ -277,7 +277,7 @@ KERNELS = faults_of("attend/", [
      "CudnnGrad.WhatItSpreadsInLongRowsIsComputedAgain", "plain", "attend_grad.cu"),
     ("long launch", "blocks meet all of their pairs in one launch",
      "attend_grad_plan.cu",
-     "data.key_rounds = rounds(own_tiles, H / Hkv * longest.of_key);",
+     "data.key_rounds = rounds(H / Hkv, longest.of_keys);",
      "data.key_rounds = 1;",
      "AttendGradRounds.FollowFromThePairsOfABlock", "plain", ""),
     ("32-bit offset", "rows of a head are counted in 32 bits",
