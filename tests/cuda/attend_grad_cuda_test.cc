@@ -199,6 +199,23 @@ TEST(AttendGradCuda, KeysOfManyHeadsInSeveralLaunches) {
   ExpectSameBits(OfType(sizes, DType::kBF16), seed);
 }
 
+// Heads in natural order with patterns of their own, of which a launch skips many.
+TEST(AttendGradCuda, KeysOfHeadsWithTheirOwnPatternsInSeveralLaunches) {
+  const GradSizes sizes = {
+      .H = 90, .Hkv = 1, .Nq = 150, .Nk = 70, .D = 16, .Dv = 8, .slots = Slots::kInOrder};
+  GradCase c(sizes, 140);
+  AttendSeq& seq = c.seqs[0];
+  for (unsigned n = 0; n < 5; ++n) {
+    seq.head_patterns.push_back(n == 0 ? seq.pattern : GradCase(sizes, 141 + n).seqs[0].pattern);
+  }
+  while (std::ssize(seq.head_patterns) < sizes.H) {
+    seq.head_patterns.push_back(seq.head_patterns[seq.head_patterns.size() * 7 % 5]);
+  }
+  seq.pattern = nullptr;
+  RunAttendGrad(Cuda(), c.Params(), {c.Problem()});
+  c.ExpectGradients();
+}
+
 // Rows that see so many keys. With the relative term a block has several tiles of queries.
 TEST(AttendGradCuda, QueriesOfManyKeysInSeveralLaunches) {
   unsigned seed = 150;

@@ -32,8 +32,9 @@ struct BiasShares {
 };
 // Of the pairs of tiles that a block of a pass meets, one after the other: those after the first
 // `skip`, `take` of them. A launch takes some of each block, so that its blocks end soon, and later
-// launches add to what it has stored. How many follows from one sequence and the type of elements:
-// the same bits in any batch.
+// launches add to what it has stored, the first to 0: zeros have one sign. Where they begin follows
+// from one sequence, its patterns, the type of elements, columns and terms: the same bits in any
+// batch.
 struct PairRange {
   int64_t skip, take;
 

@@ -54,37 +54,15 @@ class GradPair {
   }
   SIMT_FN const AttendHead& head() const { return *m.head; }
 
-  // Of the block's tiles, one after the other, one round begins.
-  SIMT_FN void StartRound(int64_t round) const {
-    if (threadIdx.x == 0) *m.rest = p.RangeOf(RoundsOf(kPass, p), round);
-  }
-  // Comes to the next own tile of query heads [h, h + heads), of tile, tile + apart, ... below
-  // `end`, of which the round has pairs; -1: there is none.
-  SIMT_FN int64_t NextTile(int64_t b, int64_t h, int64_t heads, int64_t tile, int64_t apart,
-                           int64_t end) const {
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      PairRange part = {0, 0};
-      for (; tile < end && m.rest->take > 0; tile += apart) {
-        part = PartOf(b, h, heads, tile);
-        if (part.take > 0) break;
-      }
-      *m.of_tile = part;
-      m.step->other_tile = part.take > 0 ? tile : -1;
-    }
-    __syncthreads();
-    return m.step->other_tile;
-  }
-
-  // Walks begin over that tile.
+  // Walks begin over the tile that GradRound::FindTile has found.
   SIMT_FN void StartWalks() const {
-    if (threadIdx.x == 0) *m.of_walks = *m.of_tile;
+    if (threadIdx.x == 0) m.round->of_walks = m.round->of_tile;
   }
   // Walks over visible tiles of row `row` of the head's pattern, below tile number `tiles`.
   SIMT_FN void StartWalk(int64_t row, int64_t tiles) const {
     if (threadIdx.x > 0) return;
     const TileRunRows* side = SideOf(kPass, head());
-    const PairRange part = m.of_walks->Pass(PairsOf(side, row, tiles));
+    const PairRange part = m.round->of_walks.Pass(PairsOf(side, row, tiles));
     *m.walk = TileWalk(side, row, tiles, part.skip, part.take);
     Publish();
   }
@@ -172,15 +150,6 @@ class GradPair {
   float slope_sums[2] = {0, 0};  // of dS |p_i - p_j| in the two own rows of a lane
 
  private:
-  SIMT_FN PairRange PartOf(int64_t b, int64_t h, int64_t heads, int64_t tile) const {
-    if (RoundsOf(kPass, p) == 1) return *m.rest;
-    int64_t pairs = 0;
-    for (int64_t n = 0; n < heads; ++n) {
-      const AttendHead head = AttendHead::Of(p.a, b, h + n);
-      pairs += PairsOf(SideOf(kPass, head), tile, OtherTilesOf(kPass, head));
-    }
-    return m.rest->Pass(pairs);
-  }
   SIMT_FN void Publish() const {
     *m.step = {m.walk->index(), m.walk->mask(), m.walk->terms(), m.walk->done()};
   }

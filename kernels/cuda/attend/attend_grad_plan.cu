@@ -202,8 +202,9 @@ GradPlan::LongestRows GradPlan::LongestOfShapes() const {
 
 void GradPlan::SetRounds(const LongestRows& longest) {
   if (is_listed) return;
-  // Pairs of tiles of up to 128 columns in a few milliseconds, by the rates that an H200 has shown.
-  const int64_t usual = type == GradType::kF32 ? 32 : problem.forward.terms.r.given() ? 64 : 256;
+  // Pairs of tiles of up to 128 columns in a few milliseconds, by the rates that an H200 has shown;
+  // with the relative term an ESTIMATE.
+  const int64_t usual = problem.forward.terms.r.given() ? 16 : type == GradType::kF32 ? 32 : 256;
   const int64_t wide = DivideUp(std::max(data.columns, data.v_columns), 2);
   data.round_pairs = std::max<int64_t>(usual / wide, 1);
   const auto rounds = [&](int64_t rows, int64_t pairs) {
@@ -233,7 +234,7 @@ void GradPlan::Place(GradMemory* memory) {
     data.tile_sizes = memory->Take<float>(B * H * CeilDiv64(Nq));
     data.head_sizes = memory->Take<float>(B * H);
   }
-  // Memory follows from shapes, not from where operands lie.
+  // Memory does not follow from where operands lie.
   if (wants_wide_queries_) {
     auto* careful = memory->Take<int32_t>(heads() * data.query_tiles * data.query_rounds);
     if (wide_queries) data.careful_queries = careful;

@@ -1,5 +1,6 @@
 // What the gradient of attend launches for one problem of a list, and the memory it takes. All of
-// it follows from shapes, so that a dry run counts the same.
+// it follows from shapes, so that a dry run counts the same, but for rounds, of which patterns may
+// need fewer (SetRounds).
 #pragma once
 
 #include <cstddef>

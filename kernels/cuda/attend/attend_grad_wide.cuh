@@ -32,9 +32,14 @@ class GradWide {
   // What a round has of own tile `tile` of query heads [h, h + heads).
   SIMT_FN void Run(const GradData& p, int64_t b, int64_t h, int64_t heads, int64_t tile,
                    int64_t round) {
+    PairRange range = p.RangeOf(RoundsOf(kPass, p), round);
+    int64_t first = h;
+    if (threadIdx.x < 32 && range.skip > 0) {
+      SkipHeads(kPass, p, b, h + heads, tile, &first, &range);
+    }
     if (threadIdx.x == 0) {
       m.block->Set(p, kPass, b, h, heads, tile, round);
-      m.walk->Start(p, b, h, heads, tile, p.RangeOf(RoundsOf(kPass, p), round));
+      m.walk->Start(p, b, first, h + heads, tile, range);
 #pragma unroll 1
       for (int n = 0; n < 2; ++n) m.walk->Publish(p, &m.steps[n]);
       // Nothing to add.
@@ -252,9 +257,8 @@ class GradWide {
         const int row = at / kSide, column = at % kSide;
         if (row >= rows || c * kSide + column >= width) continue;
         const int64_t place = begin + row * to.row + c * kSide + column;
-        float sum = scores[row * kScoreStride + column];
-        if (of.adds) sum += LoadFloat(to.data, to.dtype, place);
-        StoreFloat(to.data, to.dtype, place, sum);
+        const float before = of.adds ? LoadFloat(to.data, to.dtype, place) : 0.0f;
+        StoreFloat(to.data, to.dtype, place, before + scores[row * kScoreStride + column]);
       }
     }
   }

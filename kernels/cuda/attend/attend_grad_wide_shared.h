@@ -60,16 +60,15 @@ class WideWalk {
  public:
   static constexpr bool kKeys = kPass == GradPass::kKeys;
 
-  // Over `range` of the tiles that own tile `own_tile` of query heads [h, h + heads) sees or is
-  // seen by.
-  SIMT_FN void Start(const GradData& p, int64_t b, int64_t h, int64_t heads, int64_t own_tile,
+  // Over `range` of the tiles that own tile `own_tile` of query heads [h, end) sees or is seen by.
+  SIMT_FN void Start(const GradData& p, int64_t b, int64_t h, int64_t end, int64_t own_tile,
                      const PairRange& range) {
-    b_ = b, end_ = h + heads, own_tile_ = own_tile, left_ = range;
+    b_ = b, end_ = end, own_tile_ = own_tile, left_ = range;
     Open(p, h);
   }
   // The next step.
   SIMT_FN void Publish(const GradData& p, WideStep<T>* step) {
-    while (walk_.done() && h_ + 1 < end_) Open(p, h_ + 1);
+    while (walk_.done() && h_ + 1 < end_ && left_.take > 0) Open(p, h_ + 1);
     step->count = 0;
     if (walk_.done()) return;
     const int64_t row = walk_.index() * kSide, left = rows_ - row;
