@@ -45,14 +45,9 @@ void Transport::EndFlood(const FloodWatch::Flood& flood, int checks) {
   connection.is_suspected.store(false, std::memory_order_relaxed);
 }
 
-// Begins with the call that expects most: if the size of its message is unknown, it may expect
-// more.
+// Begins with the call that expects most: if its message has no declared size, it may expect more.
 void Transport::ReportFlood(const FloodWatch::Flood& flood) {
   const Connection& connection = *flood.connection;
-  static LineLimit lines;
-  if (lines.Allow()) {
-    Log(LogLevel::kWarning, "more arrives than calls expect", {{"peer", connection.peer}});
-  }
   std::vector<std::shared_ptr<Rpc>> calls = OpenCalls();
   std::erase_if(calls, [&](const auto& call) { return !call->Expects(connection); });
   std::sort(calls.begin(), calls.end(),
@@ -60,6 +55,10 @@ void Transport::ReportFlood(const FloodWatch::Flood& flood) {
   std::vector<int64_t> expected;
   for (const std::shared_ptr<Rpc>& call : calls) expected.push_back(call->expected());
   const std::vector<size_t> suspects = FloodWatch::Suspects(expected, flood);
+  static LineLimit lines;
+  if (!suspects.empty() && lines.Allow()) {
+    Log(LogLevel::kWarning, "more arrives than calls expect", {{"peer", connection.peer}});
+  }
   for (const size_t index : suspects) {
     calls[index]->ReportFlood(/*is_certain=*/suspects.size() == 1);
     if (!FloodWatch::IsFlooding(connection, flood.lowest)) return;

@@ -26,11 +26,13 @@ bool FloodWatch::IsFlooding(const Connection& connection, int64_t lowest) {
 }
 
 std::vector<size_t> FloodWatch::Suspects(std::span<const int64_t> expected, const Flood& flood) {
+  const std::vector<int64_t>& others = flood.other_messages;
+  int64_t bytes = flood.message_bytes;
+  if (bytes == 0 && !others.empty()) bytes = *std::max_element(others.begin(), others.end());
   std::vector<size_t> suspects;
   for (size_t i = 0; i < expected.size(); ++i) {
-    if (flood.message_bytes > 0 && expected[i] >= flood.message_bytes) continue;
+    if (expected[i] >= bytes) continue;
     // A declared size is exact, so the call whose size is that of another message has that one.
-    const std::vector<int64_t>& others = flood.other_messages;
     const auto messages = std::count(others.begin(), others.end(), expected[i]);
     if (messages > 0 && messages >= std::count(expected.begin(), expected.end(), expected[i])) {
       continue;

@@ -70,11 +70,12 @@ class FloodWatch final : public SocketReader {
   struct Flood {
     std::shared_ptr<const Connection> connection;
     int64_t lowest = 0;                   // balance of the connection
-    int64_t message_bytes = 0;            // of the message that was arriving; 0: unknown
+    int64_t message_bytes = 0;            // of the message that was arriving; 0: it had ended
     std::vector<int64_t> other_messages;  // sizes of messages that have begun on other streams
   };
   // The indices of the calls that may be flooding, where call i expects `expected[i]` bytes: those
-  // that expect less than is arriving, except calls whose messages are surely other ones.
+  // that expect less than is arriving, except calls whose messages are surely other ones. None if
+  // all messages have ended: then it is a window of small ones, which gRPC lets grow to 32 MiB.
   static std::vector<size_t> Suspects(std::span<const int64_t> expected, const Flood& flood);
 
   // Both are called on the thread that reads.

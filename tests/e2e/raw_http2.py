@@ -14,8 +14,8 @@ import hpack
 
 SERVICE = "/attn.v1.AttentionService/"
 CHUNK = 16384  # the largest frame that every peer takes
-DATA, HEADERS, RESET, SETTINGS, CONTINUATION = 0, 1, 3, 4, 9
-END_STREAM, END_HEADERS = 1, 4
+DATA, HEADERS, RESET, SETTINGS, PING, CONTINUATION = 0, 1, 3, 4, 6, 9
+END_STREAM, ACKNOWLEDGES, END_HEADERS = 1, 1, 4
 
 
 def framed(message):
@@ -121,6 +121,40 @@ class RawConnection:
                 self.listen(0.01)
         return sent
 
+    def window(self):
+        """How many bytes of a new stream the server takes, as it has announced."""
+        return self._http2.remote_settings.initial_window_size
+
+    def widen(self, window, seconds=30):
+        """Sends zeros, as a message that is never complete, and answers each ping of the server after
+        a window of them, until it announces such windows; whether it did. Each window comes in the
+        same time: gRPC takes the line for a long one that is faster than it thought."""
+        end = time.monotonic() + seconds
+        size = 2**29
+        stream = self.open("Forward", attnd_message_bytes=str(size))
+        self.send(stream, struct.pack(">BI", 0, size))
+        while self.window() < window and time.monotonic() < end:
+            self.send(stream, bytes(CHUNK), seconds=0.1)  # the server pings while data arrives
+            if answer := self._answer_to_ping(0.1):
+                while self._http2.local_flow_control_window(stream) >= CHUNK:
+                    self._http2.send_data(stream, bytes(CHUNK))
+                self._flush()
+                time.sleep(0.3)
+                self._socket.sendall(answer)
+        self.reset(stream)
+        return self.window() >= window
+
+    def _answer_to_ping(self, seconds):
+        """Takes what arrives within the time, and acknowledges it; but not a ping: that answer is
+        returned."""
+        self._take(seconds)
+        sent = self._http2.data_to_send()
+        at = sent.rfind(frame(PING, ACKNOWLEDGES, 0, bytes(8))[:9])
+        answer = sent[at : at + 17] if at >= 0 else b""
+        self._socket.settimeout(10)
+        self._socket.sendall(sent.replace(answer, b"") if answer else sent)
+        return answer
+
     def reset(self, stream):
         self._http2.reset_stream(stream, 8)  # CANCEL
         self._flush()
@@ -135,11 +169,15 @@ class RawConnection:
 
     def listen(self, seconds):
         """Takes what arrives within the time, acknowledging nothing but pings and settings."""
+        if self._take(seconds):
+            self._flush()
+
+    def _take(self, seconds):
         self._socket.settimeout(seconds)
         try:
             data = self._socket.recv(1 << 20)
         except TimeoutError:
-            return
+            return False
         for event in self._http2.receive_data(data):
             if isinstance(event, (h2.events.ResponseReceived, h2.events.TrailersReceived)):
                 headers = dict(event.headers)
@@ -147,7 +185,7 @@ class RawConnection:
                     self.ended[event.stream_id] = headers
             elif isinstance(event, h2.events.StreamReset):
                 self.ended.setdefault(event.stream_id, None)
-        self._flush()
+        return True
 
     def _flush(self):
         self._socket.settimeout(10)
