@@ -307,6 +307,7 @@ void App::Drain() {
 
 void App::Tick() {
   try {
+    for (const DeviceQueue& queue : queues_) static_cast<void>(queue.lanes->CheckDevice());
     GiveUpStalled();
   } catch (const std::bad_alloc&) {
     // No memory: the next Tick tries again.
@@ -350,6 +351,7 @@ void App::AddQueue(size_t device) {
           .predictions = &predictions_,
           .threads = engine_->device(device).info().threads,
           .max_request_seconds = config_.max_request_seconds,
+          .sharing_runs = engine_->device(device).info().has_host_memory ? 1 : config_.max_running,
           .index = static_cast<int>(device) * config_.max_running,
           .device_failed = [this](const absl::Status& failure) { OnDeviceFailed(failure); }},
       config_.max_running);

@@ -47,10 +47,11 @@ class App {
     return has_failed() ? std::max(config_.drain_delay, kFailureShown) : config_.drain_delay;
   }
 
-  // Housekeeping, about once a second: ends calls whose messages or answers make no progress. Of
-  // the tensor memory kept for reuse, returns what no run took since the last Tick, but 256 MiB.
-  // Returns free memory to the system once no call has arrived since the last Tick. While requests
-  // arrive it keeps that memory: fresh pages cost more than the copy into them.
+  // Housekeeping, about once a second: looks whether devices have failed, and ends calls whose
+  // messages or answers make no progress. Of the tensor memory kept for reuse, returns what no run
+  // took since the last Tick, but 256 MiB. Returns free memory to the system once no call has
+  // arrived since the last Tick. While requests arrive it keeps that memory: fresh pages cost more
+  // than the copy into them.
   void Tick();
 
   // A device has failed for good: the server does not serve any more. Any thread.

@@ -220,7 +220,8 @@ void AddSharing(CLI::App* app, Config* config) {
          "--max-request-seconds", config->max_request_seconds,
          "Requests that are predicted to compute for longer are refused with "
          "RESOURCE_EXHAUSTED, and a run that has computed for twice that time is stopped; time "
-         "spent waiting for other runs does not count. Accepts 30s, 10min; 0 is no limit. "
+         "spent waiting for other runs does not count: on a GPU, which does not tell it, that is "
+         "--max-running times as long. Accepts 30s, 10min; 0 is no limit. "
          "Default: 10min")
       ->transform(Quiet(Time()))
       ->check(Quiet(CLI::Range(0.0, 1e9)))

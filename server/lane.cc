@@ -107,10 +107,11 @@ void Lane::MarkBusy(const Batcher::Batch& batch) noexcept {
 }
 
 // Stops the run at the last deadline of its tasks, or once it has computed for twice the limit of a
-// request. Time that it waited for other runs does not count.
+// request. Time that it waited for other runs does not count; where that is unknown, it may be that
+// of all that share the device.
 void Lane::StopAt(TimePoint last_deadline, RunControl* control) const {
   if (parts_.max_request_seconds > 0) {
-    const std::chrono::duration<double> most(2 * parts_.max_request_seconds);
+    const std::chrono::duration<double> most(2 * parts_.max_request_seconds * parts_.sharing_runs);
     control->StopAfter(std::chrono::duration_cast<TimePoint::duration>(most));
   }
   if (last_deadline == TimePoint::max()) return;
@@ -209,10 +210,15 @@ absl::Status Lane::WhyFailed(absl::Status status) {
   parts_.metrics->RecordDeviceError(parts_.device, absl::IsInternal(status)
                                                        ? Metrics::DeviceError::kFailed
                                                        : Metrics::DeviceError::kMemory);
+  const absl::Status failure = CheckDevice();
+  return failure.ok() ? status : failure;
+}
+
+absl::Status Lane::CheckDevice() const {
   const Device& device = parts_.engine->device(parts_.device);
   const std::string failure = device.failure();
-  if (failure.empty()) return status;
-  status =
+  if (failure.empty()) return absl::OkStatus();
+  const absl::Status status =
       absl::UnavailableError(absl::StrCat("device: ", device.info().name, " failed: ", failure));
   parts_.batcher->Fail(status);
   if (parts_.device_failed) parts_.device_failed(status);
@@ -221,9 +227,10 @@ absl::Status Lane::WhyFailed(absl::Status status) {
 
 absl::Status Lane::WhyStopped(const Task& task) const {
   ATTND_RETURN_IF_ERROR(CheckAlive(task, parts_.clock->Now()));
-  return Permanent(absl::ResourceExhaustedError(
-      absl::StrCat("request: seconds must be <= ", parts_.max_request_seconds,
-                   ", got no result after twice that")));
+  return Permanent(absl::ResourceExhaustedError(absl::StrCat(
+      "request: seconds must be <= ", parts_.max_request_seconds, ", got no result after ",
+      parts_.sharing_runs == 1 ? "twice" : absl::StrCat(2 * parts_.sharing_runs, " times"),
+      " that")));
 }
 
 void Lane::AnswerAll(const Group& group, Execution execution, TimePoint start) {

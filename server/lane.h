@@ -46,6 +46,9 @@ class Lane {
     Predictions* predictions = nullptr;  // learn from the runs; null: none
     int threads = 1;                     // of the device
     double max_request_seconds = 0;      // 0: none
+    // Runs that may have a part of the device's time at once, which does not show to them: a run is
+    // given the time of so many. 1: time that it waits for others is known.
+    int sharing_runs = 1;
     int index = 0;
     // The device has failed for good; may be called several times, on any lane's thread.
     std::function<void(const absl::Status& failure)> device_failed;
@@ -64,6 +67,9 @@ class Lane {
   // Answers the tasks of the running batch whose deadline has passed or that were cancelled. Any
   // thread.
   void Sweep();
+  // Whether the device has failed for good, which no run may tell while none runs; then waiting
+  // tasks are answered, too. Any thread.
+  absl::Status CheckDevice() const;
   // For the watchdog. Processor time of the thread pool counts as progress, too.
   Watchdog::Part part();
 

@@ -26,6 +26,9 @@ class Lanes {
   // the runs whose tasks are all answered. Any thread.
   void Sweep();
 
+  // Lane::CheckDevice, of any of them.
+  absl::Status CheckDevice() const { return lanes_[0]->CheckDevice(); }
+
   // Registers each lane. Before the watchdog starts; the lanes outlive it.
   void WatchBy(Watchdog* watchdog);
 

@@ -1,6 +1,7 @@
 #include "kernels/cuda/cudnn.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <limits>
 #include <utility>
@@ -129,29 +130,71 @@ std::shared_ptr<const Cudnn::Plan> Cudnn::PlanOf(const DnnAttend& attend) {
   std::shared_ptr<const Plan> plan;
   if (Knows(attend, &plan)) return plan;
   // A shape is computed the same way at every call: who wants one that is being compiled waits.
-  const MutexLock builds_lock(&builds_mu_);
+  if (!TakeTurn()) return nullptr;
+  struct Turn {
+    Cudnn* const of;
+    ~Turn() { of->EndTurn(); }
+  } const turn{this};
   if (Knows(attend, &plan)) return plan;
-  if (CheckPoint()) return nullptr;  // the run was stopped while it waited
   plan = NewPlan(attend);
   const MutexLock lock(&mu_);
   Plans& plans = attend.is_gradient ? gradient_plans_ : plans_;
   return plans.emplace(attend, std::move(plan)).first->second;
 }
 
-bool Cudnn::Knows(const DnnAttend& attend, std::shared_ptr<const Plan>* plan) const {
-  const MutexLock lock(&mu_);
-  const Plans& plans = attend.is_gradient ? gradient_plans_ : plans_;
-  const auto found = plans.find(attend);
-  if (found != plans.end()) {
-    *plan = found->second;
-    return true;
+bool Cudnn::TakeTurn() {
+  // Soon enough for a run that is stopped; and the watchdog of a server sees that the thread lives.
+  constexpr std::chrono::milliseconds kLook{20};
+  int64_t own;
+  {
+    const MutexLock lock(&turns_mu_);
+    waiting_.push_back(own = ++last_);
   }
-  const auto is_of_kind = [&](const auto& entry) {
-    const DnnAttend& other = entry.first;
-    return other.dtype == attend.dtype && other.D == attend.D && other.Dv == attend.Dv;
-  };
-  return plans.size() >= kMostPlans ||
-         std::ranges::count_if(plans, is_of_kind) >= std::ptrdiff_t{kMostPlansOfKind};
+  while (true) {
+    const bool is_stopped = CheckPoint();
+    const MutexLock lock(&turns_mu_);
+    const bool is_next = !builds_ && waiting_.front() == own;
+    if (is_stopped || is_next) {
+      std::erase(waiting_, own);
+      builds_ = builds_ || !is_stopped;
+      turn_ended_.NotifyAll();
+      return !is_stopped;
+    }
+    turn_ended_.WaitUntil(&turns_mu_, std::chrono::steady_clock::now() + kLook);
+  }
+}
+
+void Cudnn::EndTurn() {
+  const MutexLock lock(&turns_mu_);
+  builds_ = false;
+  turn_ended_.NotifyAll();
+}
+
+bool Cudnn::Knows(const DnnAttend& attend, std::shared_ptr<const Plan>* plan) {
+  {
+    const MutexLock lock(&mu_);
+    const Plans& plans = attend.is_gradient ? gradient_plans_ : plans_;
+    const auto found = plans.find(attend);
+    if (found != plans.end()) {
+      *plan = found->second;
+      return true;
+    }
+    const auto is_of_kind = [&](const auto& entry) {
+      const DnnAttend& other = entry.first;
+      return other.dtype == attend.dtype && other.D == attend.D && other.Dv == attend.Dv;
+    };
+    if (plans.size() < kMostPlans &&
+        std::ranges::count_if(plans, is_of_kind) < std::ptrdiff_t{kMostPlansOfKind}) {
+      return false;
+    }
+  }
+  if (!has_told_.exchange(true)) {
+    Tell(std::string("has no place for more shapes, first of ") +
+         (attend.is_gradient ? "gradients of " : "") +
+         (attend.dtype == DType::kF16 ? "float16" : "bfloat16") + " with D " +
+         std::to_string(attend.D) + ": own kernels serve new ones until the next start");
+  }
+  return true;
 }
 
 std::shared_ptr<const Cudnn::Plan> Cudnn::NewPlan(const DnnAttend& attend) const {

@@ -3,8 +3,10 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <compare>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -73,8 +75,9 @@ class Cudnn final : public Library {
   // that are more than there are places, each call would compile.
   static constexpr size_t kMostPlans = 512, kMostPlansOfKind = 256;
   // How to compute it: the same way at every call. Null: the library does not compute it, has
-  // failed, or has given its places to others. It compiles what is new, one shape at a time: a
-  // thread that asks for another new one, or for the same, waits, but Attend does not.
+  // failed, or has given its places to others, or the run was stopped while it waited. It compiles
+  // what is new, one shape at a time: threads that ask for another new one, or for the same, have
+  // turns in their order, but Attend does not wait.
   std::shared_ptr<const Plan> PlanOf(const DnnAttend& attend);
   static int64_t WorkspaceBytes(const Plan& plan);
   // Of whichever engine. It grows with H, of a gradient.
@@ -91,14 +94,23 @@ class Cudnn final : public Library {
   };
   Cudnn(std::unique_ptr<const dnn::Functions> functions, Handles handles, int device, Warn warn);
   // Whether no plan is to be made; then *plan is it.
-  bool Knows(const DnnAttend& attend, std::shared_ptr<const Plan>* plan) const;
+  bool Knows(const DnnAttend& attend, std::shared_ptr<const Plan>* plan);
   std::shared_ptr<const Plan> NewPlan(const DnnAttend& attend) const;
+  // Waits for a turn to compile. False: the run was stopped.
+  bool TakeTurn();
+  void EndTurn();
 
   const std::unique_ptr<const dnn::Functions> functions_;
   const Handles handles_;
   const int device_;   // the current one of every call
-  Mutex builds_mu_;    // of uses of that handle, as the next one
-  Mutex executes_mu_;  // from the choice of its stream until a call has been asked for
+  Mutex executes_mu_;  // of uses of that handle: from the choice of its stream to the call
+  Mutex turns_mu_;
+  CondVar turn_ended_;
+  // Those who wait for a turn, the first of whom may have it unless one lasts.
+  std::deque<int64_t> waiting_ ATTND_GUARDED_BY(turns_mu_);
+  int64_t last_ ATTND_GUARDED_BY(turns_mu_) = 0;
+  bool builds_ ATTND_GUARDED_BY(turns_mu_) = false;
+  std::atomic<bool> has_told_{false};  // that there was no place for a shape
   mutable Mutex mu_;
   // Null: the library does not compute it.
   using Plans = std::map<DnnAttend, std::shared_ptr<const Plan>>;

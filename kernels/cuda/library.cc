@@ -21,7 +21,11 @@ void Library::Fail(const std::string& failure) {
     if (!failure_.empty()) return;
     failure_ = failure;
   }
-  if (warn_) warn_(std::string(facts_.name) + " has failed: " + failure + ": " + facts_.instead);
+  Tell("has failed: " + failure + ": " + facts_.instead);
+}
+
+void Library::Tell(const std::string& line) const {
+  if (warn_) warn_(std::string(facts_.name) + " " + line);
 }
 
 }  // namespace attnd::cuda

@@ -39,7 +39,7 @@ using Warn = std::function<void(const std::string&)>;
 // What is common to libraries of a device. Thread safe.
 class Library {
  public:
-  // `warn` gets one line when the library fails.
+  // `warn` gets one line when the library fails, or tells something.
   Library(const LibraryFacts& facts, Warn warn) : facts_(facts), warn_(std::move(warn)) {}
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
@@ -54,6 +54,8 @@ class Library {
 
  protected:
   void CountCall() { calls_.fetch_add(1, std::memory_order_relaxed); }
+  // One line, which begins with the library's name.
+  void Tell(const std::string& line) const;
   // The first failure is for good.
   void Fail(const std::string& failure);
 

@@ -7,9 +7,8 @@ budget (tests/cuda/budget.json), and that kernels hold the instructions that the
 
 Registers are a bound, for every architecture: more of them mean fewer blocks at once. A stack means
 registers that were spilled, or arrays that are indexed at run time: both go through memory. None is
-allowed but what budget.json names with its reason, to the byte. Shared memory is dynamic: that no
-block takes more than the 128 KiB of the least device, tests of methods and of primitives show on an
-emulated one of that size (tests/run cuda-methods, cuda-sanitized). Needs cuobjdump and nvdisasm (deploy/install-deps --test).
+allowed but what budget.json names with its reason, to the byte. Shared memory is dynamic: what blocks
+take of it check_shared.py holds against the same file. Needs cuobjdump and nvdisasm (deploy/install-deps --test).
 """
 
 import argparse

@@ -200,27 +200,24 @@ TEST_F(CublasLt, ALostContextIsAFailureOfTheStream) {
   emu::ForgetErrors();
 }
 
-// The devices of a server, which prove themselves first.
 TEST_F(CublasLt, ALibraryThatIsWrongIsSwitchedOff) {
   emu::cublas_lt = emu::CublasLt::kWrong;
-  const auto devices = NewDevices({.kinds = DeviceOptions::Kinds::kCuda, .cpu = {.threads = 1}});
-  ASSERT_TRUE(devices.ok()) << devices.status();
-  EXPECT_EQ(CudaLibraryOf(*devices->list.at(0), "cuBLASLt").name, "");
-  EXPECT_EQ(CudaLibraryOf(*devices->list.at(0), "cuBLASLt").why_not, "");
-  EXPECT_THAT(devices->note,
+  const Devices devices = NewServerDevices();
+  EXPECT_EQ(CudaLibraryOf(*devices.list.at(0), "cuBLASLt").name, "");
+  EXPECT_EQ(CudaLibraryOf(*devices.list.at(0), "cuBLASLt").why_not, "");
+  EXPECT_THAT(devices.note,
               AllOf(HasSubstr("cuda:0: matmul (cuBLASLt) of float16 is switched off: differs"),
                     HasSubstr("cuda:0: matmul (cuBLASLt) of bfloat16 is switched off: differs")));
-  EXPECT_THAT(devices->self_tests.at(0).failed, IsEmpty());
-  EXPECT_THAT(devices->self_tests.at(0).failed_libraries, ElementsAre("cuBLASLt"));
+  EXPECT_THAT(devices.self_tests.at(0).failed, IsEmpty());
+  EXPECT_THAT(devices.self_tests.at(0).failed_libraries, ElementsAre("cuBLASLt"));
 }
 
 TEST_F(CublasLt, ALibraryThatIsRightIsProven) {
-  const auto devices = NewDevices({.kinds = DeviceOptions::Kinds::kCuda, .cpu = {.threads = 1}});
-  ASSERT_TRUE(devices.ok()) << devices.status();
-  EXPECT_EQ(devices->note, "");
-  EXPECT_GE(CudaLibraryOf(*devices->list.at(0), "cuBLASLt").calls, 8);
+  const Devices devices = NewServerDevices();
+  EXPECT_EQ(devices.note, "");
+  EXPECT_GE(CudaLibraryOf(*devices.list.at(0), "cuBLASLt").calls, 8);
   std::vector<std::string> rows;
-  for (const SelfTestRow& row : devices->self_tests.at(0).rows) {
+  for (const SelfTestRow& row : devices.self_tests.at(0).rows) {
     if (row.primitive != "matmul (cuBLASLt)") continue;
     rows.push_back(row.dtype);
     EXPECT_EQ(row.failure, "");

@@ -194,15 +194,13 @@ TEST_F(CudnnGrad, ARunEndsBetweenTwoCalls) {
   EXPECT_LT(AttentionLibraryOf(*device).calls, 2 * whole);
 }
 
-// The devices of a server, which prove themselves first.
 TEST_F(CudnnGrad, ALibraryWithWrongGradientsStillAttends) {
   emu::cudnn = emu::Cudnn::kWrongGradients;
-  auto devices = NewDevices({.kinds = DeviceOptions::Kinds::kCuda, .cpu = {.threads = 1}});
-  ASSERT_TRUE(devices.ok()) << devices.status();
-  EXPECT_THAT(devices->note,
+  const Devices devices = NewServerDevices();
+  EXPECT_THAT(devices.note,
               HasSubstr("cuda:0: attend_grad (cuDNN) of float16 is switched off: differs"));
-  EXPECT_THAT(devices->self_tests.at(0).failed_libraries, ElementsAre("cuDNN gradients"));
-  EXPECT_EQ(CudaLibraryOf(*devices->list.at(0), "cuDNN").name, "cuDNN 9.28.1");
+  EXPECT_THAT(devices.self_tests.at(0).failed_libraries, ElementsAre("cuDNN gradients"));
+  EXPECT_EQ(CudaLibraryOf(*devices.list.at(0), "cuDNN").name, "cuDNN 9.28.1");
 }
 
 // Own kernels serve them then.

@@ -1,5 +1,6 @@
 // Plans of cuDNN: who waits while one is compiled, and how many there may be. With the emulator's
 // stand-in.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -7,8 +8,10 @@
 #include <cstddef>
 #include <memory>
 #include <thread>
+#include <vector>
 
 #include "kernels/core/mutex.h"
+#include "kernels/core/run_control.h"
 #include "kernels/cuda/attend/attend_library.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/cudnn.h"
@@ -18,6 +21,8 @@
 
 namespace attnd::testing {
 namespace {
+
+using ::testing::ElementsAre;
 
 class CudnnPlans : public WithStandIn<emu::cudnn> {
  protected:
@@ -109,6 +114,54 @@ TEST_F(CudnnPlans, ThreadsThatWantTheSameShapeWaitForOnePlan) {
   EXPECT_EQ(compiled, 1);
 }
 
+// A thread that asks for one shape after another has no two turns while others wait.
+TEST_F(CudnnPlans, ThreadsHaveTurnsInTheirOrder) {
+  Moment compiling, asked;
+  std::vector<std::thread::id> order;  // of the threads that compile, one at a time
+  emu::cudnn_compiles = [&] {
+    if (order.empty()) {
+      compiling.Come();
+      EXPECT_TRUE(asked.Wait());
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));  // until the other one waits
+    }
+    order.push_back(std::this_thread::get_id());
+  };
+  std::thread many([&] {
+    for (const int64_t D : {64, 72, 80}) EXPECT_TRUE(Takes({.D = D}));
+  });
+  EXPECT_TRUE(compiling.Wait());
+  std::thread one([&] {
+    asked.Come();
+    EXPECT_TRUE(Takes({.dtype = DType::kBF16}));
+  });
+  const std::thread::id of_many = many.get_id(), of_one = one.get_id();
+  many.join();
+  one.join();
+  EXPECT_THAT(order, ElementsAre(of_many, of_one, of_many, of_many));
+}
+
+// It waited for all that others compile, past its deadline.
+TEST_F(CudnnPlans, AStoppedRunWaitsForNoTurn) {
+  Moment compiling, left;
+  emu::cudnn_compiles = [&] {
+    compiling.Come();
+    EXPECT_TRUE(left.Wait());
+  };
+  std::thread first([&] { EXPECT_TRUE(Takes({})); });
+  EXPECT_TRUE(compiling.Wait());
+  std::thread second([&] {
+    RunControl control;
+    control.StopAt(RunControl::Clock::now() + std::chrono::milliseconds(50));
+    const RunScope scope(&control);
+    EXPECT_FALSE(Takes({.D = 72}));
+    left.Come();
+  });
+  first.join();
+  second.join();
+  // Nobody has its turn.
+  EXPECT_TRUE(Takes({.dtype = DType::kBF16}));
+}
+
 // A client with 128 shapes of any kind kept all others from the library.
 TEST_F(CudnnPlans, AllShapesOfOneKindLeavePlacesToOthers) {
   const AttentionSizes early, other{.D = 72}, late{.Hkv = 8};
@@ -118,6 +171,8 @@ TEST_F(CudnnPlans, AllShapesOfOneKindLeavePlacesToOthers) {
   EXPECT_TRUE(Takes(other));
   // What the library has computed, it computes.
   EXPECT_TRUE(Takes(early));
+  EXPECT_THAT(warnings, ElementsAre("cuda:0: cuDNN has no place for more shapes, first of float16 "
+                                    "with D 64: own kernels serve new ones until the next start"));
 }
 
 // Each costs half a second of a lane, and memory, whatever it computes.

@@ -200,38 +200,34 @@ TEST_F(Cufft, ALostContextIsAFailureOfTheStream) {
   emu::ForgetErrors();
 }
 
-// The devices of a server, which prove themselves first.
 TEST_F(Cufft, ALibraryThatIsWrongIsSwitchedOff) {
   emu::cufft = emu::Cufft::kWrong;
-  const auto devices = NewDevices({.kinds = DeviceOptions::Kinds::kCuda, .cpu = {.threads = 1}});
-  ASSERT_TRUE(devices.ok()) << devices.status();
-  EXPECT_EQ(CudaLibraryOf(*devices->list.at(0), "cuFFT").name, "");
-  EXPECT_EQ(CudaLibraryOf(*devices->list.at(0), "cuFFT").why_not, "");
-  EXPECT_EQ(CudaLibraryOf(*devices->list.at(0), "cuBLASLt").name, "cuBLASLt 13.1.0");
-  EXPECT_THAT(devices->note,
+  const Devices devices = NewServerDevices();
+  EXPECT_EQ(CudaLibraryOf(*devices.list.at(0), "cuFFT").name, "");
+  EXPECT_EQ(CudaLibraryOf(*devices.list.at(0), "cuFFT").why_not, "");
+  EXPECT_EQ(CudaLibraryOf(*devices.list.at(0), "cuBLASLt").name, "cuBLASLt 13.1.0");
+  EXPECT_THAT(devices.note,
               AllOf(HasSubstr("cuda:0: fft (cuFFT) of float32 is switched off: differs"),
                     HasSubstr("cuda:0: fft (cuFFT) of float16 is switched off: differs"),
                     HasSubstr("cuda:0: fft (cuFFT) of bfloat16 is switched off: differs")));
-  EXPECT_THAT(devices->self_tests.at(0).failed, IsEmpty());
-  EXPECT_THAT(devices->self_tests.at(0).failed_libraries, ElementsAre("cuFFT"));
+  EXPECT_THAT(devices.self_tests.at(0).failed, IsEmpty());
+  EXPECT_THAT(devices.self_tests.at(0).failed_libraries, ElementsAre("cuFFT"));
 }
 
 TEST_F(Cufft, ALibraryWithoutPlansIsSwitchedOff) {
   emu::cufft = emu::Cufft::kNoPlan;
-  const auto devices = NewDevices({.kinds = DeviceOptions::Kinds::kCuda, .cpu = {.threads = 1}});
-  ASSERT_TRUE(devices.ok()) << devices.status();
-  EXPECT_THAT(devices->note, HasSubstr("cuda:0: fft (cuFFT) of float32 is switched off: the "
-                                       "library computes nothing of the test"));
-  EXPECT_EQ(CudaLibraryOf(*devices->list.at(0), "cuFFT").name, "");
+  const Devices devices = NewServerDevices();
+  EXPECT_THAT(devices.note, HasSubstr("cuda:0: fft (cuFFT) of float32 is switched off: the "
+                                      "library computes nothing of the test"));
+  EXPECT_EQ(CudaLibraryOf(*devices.list.at(0), "cuFFT").name, "");
 }
 
 TEST_F(Cufft, ALibraryThatIsRightIsProven) {
-  const auto devices = NewDevices({.kinds = DeviceOptions::Kinds::kCuda, .cpu = {.threads = 1}});
-  ASSERT_TRUE(devices.ok()) << devices.status();
-  EXPECT_EQ(devices->note, "");
-  EXPECT_EQ(CudaLibraryOf(*devices->list.at(0), "cuFFT").calls, 4);
+  const Devices devices = NewServerDevices();
+  EXPECT_EQ(devices.note, "");
+  EXPECT_EQ(CudaLibraryOf(*devices.list.at(0), "cuFFT").calls, 4);
   std::vector<std::string> rows;
-  for (const SelfTestRow& row : devices->self_tests.at(0).rows) {
+  for (const SelfTestRow& row : devices.self_tests.at(0).rows) {
     if (row.primitive != "fft (cuFFT)") continue;
     rows.push_back(row.dtype);
     EXPECT_EQ(row.failure, "");

@@ -30,7 +30,6 @@ constexpr Exception kExceptions[] = {
     {"attnd::cuda::FftRealKernel", "beside cuFFT"},
     {"attnd::cuda::FindSpread", "beside cuDNN, which has rows of its own"},
     {"attnd::cuda::attend_grad::FindGradSpread", "beside cuDNN"},
-    {"attnd::cuda::WriteSoftmax<(attnd::cuda::LineKind)0>", "short lines are not cut"},
 };
 
 // Whether a kernel is one of them; counts it.

@@ -6,9 +6,13 @@
 #include <memory>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/engine/devices.h"
+#include "tests/cuda/emulator/orders.h"
 #include "tests/cuda/on_host.h"
 
 namespace attnd::testing {
@@ -29,6 +33,16 @@ class WithStandIn : public ::testing::Test {
          }});
     EXPECT_EQ(found.why_not, "");
     return std::make_unique<OnHost>(std::move(found.devices.at(0)));
+  }
+  // The devices of a server, which prove themselves first. Every kernel is launched once, which
+  // SelfTestCuda repeats.
+  static Devices NewServerDevices() {
+    const int64_t repeats = std::exchange(emu::repeats, 0);
+    absl::StatusOr<Devices> devices =
+        NewDevices({.kinds = DeviceOptions::Kinds::kCuda, .cpu = {.threads = 1}});
+    emu::repeats = repeats;
+    EXPECT_TRUE(devices.ok()) << devices.status();
+    return std::move(*devices);
   }
 
   std::vector<std::string> warnings;

@@ -132,5 +132,21 @@ TEST_F(LaneOnDevice, AFailedDeviceAnswersAllItsRequests) {
   EXPECT_EQ(batcher_->waiting(), 0);
 }
 
+// Health said SERVING until the next request had failed.
+TEST_F(LaneOnDevice, ADeviceThatFailsWhileNothingRunsIsNoticed) {
+  auto device = std::make_unique<BreakingDevice>("cuda:0", *NewCpuDevice({.threads = 1}));
+  BreakingDevice& breaking = *device;
+  UseDevice(std::move(device));
+  EXPECT_TRUE(lane_->CheckDevice().ok());
+  std::unique_ptr<Task> waits = MakeLocal(1);
+  ASSERT_TRUE(batcher_->Submit(waits).ok());
+  breaking.why = "it has fallen off the bus";
+  const absl::Status failure =
+      absl::UnavailableError("device: cuda:0 failed: it has fallen off the bus");
+  EXPECT_EQ(lane_->CheckDevice(), failure);
+  EXPECT_THAT(failures_, ElementsAre(failure));
+  EXPECT_EQ(answers_["1"].status, failure);
+}
+
 }  // namespace
 }  // namespace attnd

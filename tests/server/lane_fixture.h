@@ -55,12 +55,13 @@ class LaneTest : public ::testing::Test {
     lane_.emplace(Lane::Parts{
         .engine = engine_.get(), .batcher = &*batcher_, .metrics = &metrics_, .clock = &clock_});
   }
-  void LimitSeconds(double seconds) {
+  void LimitSeconds(double seconds, int sharing_runs = 1) {
     lane_.emplace(Lane::Parts{.engine = engine_.get(),
                               .batcher = &*batcher_,
                               .metrics = &metrics_,
                               .clock = &clock_,
-                              .max_request_seconds = seconds});
+                              .max_request_seconds = seconds,
+                              .sharing_runs = sharing_runs});
   }
 
   std::unique_ptr<Task> Make(const std::string& name, std::shared_ptr<const Plan> plan,

@@ -112,6 +112,20 @@ TEST_F(LaneTest, ARunMayTakeTwiceTheLimit) {
   EXPECT_LE(shortest, 3 * kLimit);
 }
 
+// On a device that does not tell how long a run waited for others, beside which it was stopped.
+TEST_F(LaneTest, ARunThatSharesItsDeviceMayTakeLonger) {
+  LimitSeconds(0.01, /*sharing_runs=*/6);
+  puppet_.on_run = [] {
+    while (!CheckPoint()) {
+    }
+  };
+  const auto before = std::chrono::steady_clock::now();
+  Run(MakePuppet("long", 1));
+  EXPECT_GE(Seconds(std::chrono::steady_clock::now() - before), 0.12);
+  EXPECT_EQ(answers_["long"].status.message(),
+            "request: seconds must be <= 0.01, got no result after 12 times that");
+}
+
 // For the watchdog, however busy its thread is.
 TEST_F(LaneTest, AStoppedRunThatGoesOnMakesNoProgress) {
   const Watchdog::Part part = lane_->part();

@@ -32,12 +32,15 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const SoftmaxArgs& ar
                  {.threads = Lines::kThreads, .seconds = lines.MergedSeconds(cuda, sizeof(Part))},
                  MergeSoftmax, lines.merged, parts);
   if (!merged.ok()) return merged;
-  return ForEachLineKind([&](auto kind) {
+  const auto write = [&](auto kind) {
     CutList& list = lines.of(kind);
     return LaunchOver(device, stream,
                       {.threads = Lines::kThreads, .seconds = list.CutSeconds(cuda, kFlops)},
                       WriteSoftmax<kind>, list.cut, args.log, parts);
-  });
+  };
+  // Short rows are not cut.
+  DeviceStatus rows = write(std::integral_constant<LineKind, LineKind::kRows>());
+  return rows.ok() ? write(std::integral_constant<LineKind, LineKind::kColumns>()) : rows;
 }
 
 }  // namespace attnd::cuda

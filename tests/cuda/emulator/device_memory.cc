@@ -114,6 +114,15 @@ bool DeviceMemory::Holds(const void* data, size_t bytes) {
   return !a.retired && begin + static_cast<int64_t>(bytes) <= it->first + a.bytes;
 }
 
+std::vector<DeviceMemory::Piece> DeviceMemory::Pieces() {
+  const std::lock_guard lock(mu_);
+  std::vector<Piece> pieces;
+  for (const auto& [offset, allocation] : allocations_) {
+    pieces.push_back({begin_ + offset, static_cast<size_t>(allocation.bytes)});
+  }
+  return pieces;
+}
+
 bool DeviceMemory::IsDevice(const void* data) const {
   return data >= begin_ && data < begin_ + kBytes;
 }

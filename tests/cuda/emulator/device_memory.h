@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <vector>
 
 #include "devices.h"
 #include "pages.h"
@@ -31,6 +32,13 @@ class DeviceMemory {
   bool Holds(const void* data, size_t bytes);
   // Whether the address is one of a device.
   bool IsDevice(const void* data) const;
+
+  // The allocations that hold something.
+  struct Piece {
+    char* begin;
+    size_t bytes;
+  };
+  std::vector<Piece> Pieces();
 
   // Opens the memory while it lives; scopes of several threads may overlap.
   class Scope {

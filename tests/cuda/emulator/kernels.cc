@@ -4,11 +4,13 @@
 #include <elf.h>
 #include <link.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <memory>
 #include <mutex>
+#include <sstream>
 #include <string_view>
 #include <vector>
 
@@ -19,6 +21,11 @@ std::mutex launches_mu;
 std::map<uintptr_t, int64_t>& Launches() {
   static auto& launches = *new std::map<uintptr_t, int64_t>;
   return launches;
+}
+// The most that a block was launched with.
+std::map<uintptr_t, size_t>& SharedBytes() {
+  static auto& bytes = *new std::map<uintptr_t, size_t>;
+  return bytes;
 }
 
 std::string Demangled(const char* symbol) {
@@ -81,20 +88,51 @@ uintptr_t LoadAddress() {
   return address;
 }
 
+struct Known {
+  std::map<uintptr_t, std::string> kernels = FindKernels();
+  uintptr_t load_address = LoadAddress();
+};
+const Known& Program() {
+  static const Known& known = *new Known;
+  return known;
+}
+
 }  // namespace
 
-void CountLaunch(const void* kernel) {
+namespace {
+
+// Only addresses, since other processes do the same, and to find names takes a second.
+void WriteSharedBytes() {
+  std::ofstream table(std::getenv("EMULATED_CUDA_SHARED_TABLE"), std::ios::app);
+  std::ostringstream lines;
+  for (const auto& [address, bytes] : SharedBytes()) {
+    lines << std::hex << address - LoadAddress() << ' ' << std::dec << bytes << '\n';
+  }
+  table << lines.str() << std::flush;
+}
+
+}  // namespace
+
+std::string NameOfKernel(const void* kernel) {
+  const auto& kernels = Program().kernels;
+  const auto found = kernels.find(reinterpret_cast<uintptr_t>(kernel) - Program().load_address);
+  return found == kernels.end() ? "a kernel without a name" : found->second;
+}
+
+void CountLaunch(const LaunchShape& shape) {
+  static const bool has_table =
+      std::getenv("EMULATED_CUDA_SHARED_TABLE") != nullptr && std::atexit(WriteSharedBytes) == 0;
+  const auto address = reinterpret_cast<uintptr_t>(shape.kernel);
   const std::lock_guard lock(launches_mu);
-  ++Launches()[reinterpret_cast<uintptr_t>(kernel)];
+  ++Launches()[address];
+  if (has_table) SharedBytes()[address] = std::max(SharedBytes()[address], shape.shared_bytes);
 }
 
 std::map<std::string, int64_t> TakeLaunches() {
-  static const std::map<uintptr_t, std::string> kernels = FindKernels();
-  static const uintptr_t load_address = LoadAddress();
   const std::lock_guard lock(launches_mu);
   std::map<std::string, int64_t> counted;
-  for (const auto& [address, name] : kernels) {
-    const auto found = Launches().find(load_address + address);
+  for (const auto& [address, name] : Program().kernels) {
+    const auto found = Launches().find(Program().load_address + address);
     counted[name] += found == Launches().end() ? 0 : found->second;
   }
   Launches().clear();

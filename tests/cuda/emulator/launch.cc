@@ -7,6 +7,7 @@
 
 #include "block.h"
 #include "kernels.h"
+#include "orders.h"
 
 namespace emu {
 namespace {
@@ -50,9 +51,7 @@ std::vector<int64_t> BlockOrder(int64_t blocks) {
   return order;
 }
 
-}  // namespace
-
-void RunLaunch(const LaunchShape& shape, const std::function<void()>& thread_body) {
+Counters RunOnce(const LaunchShape& shape, const std::function<void()>& thread_body) {
   const dim3 g = shape.grid;
   const int64_t blocks = int64_t{g.x} * g.y * g.z;
   const std::vector<int64_t> order = BlockOrder(blocks);
@@ -80,8 +79,19 @@ void RunLaunch(const LaunchShape& shape, const std::function<void()>& thread_bod
     counters += std::exchange(block->counters, {});
     Pool().Put(std::move(block));
   }
+  return counters;
+}
+
+}  // namespace
+
+void RunLaunch(const LaunchShape& shape, const std::function<void()>& thread_body) {
+  Counters counters;
+  RunInOrders(shape, [&] {
+    const Counters counted = RunOnce(shape, thread_body);
+    if (counters.launches == 0) counters = counted;
+  });
   AddCounters(counters);
-  if (shape.kernel != nullptr) CountLaunch(shape.kernel);
+  if (shape.kernel != nullptr) CountLaunch(shape);
 }
 
 }  // namespace emu

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "device_memory.h"
+#include "orders.h"
 
 struct CUstream_st {
   std::shared_ptr<emu::Queue> queue;
@@ -102,6 +103,12 @@ bool Queue::HasPassed(int64_t position) {
   return done_ >= position;
 }
 
+void Queue::Run(const Work& work) {
+  std::unique_lock turn(memory_turn, std::defer_lock);
+  if (repeats > 0 && !work.waits) turn.lock();
+  work.run();
+}
+
 void Queue::RunTo(int64_t position) {
   std::unique_lock lock(mu_);
   if (done_ >= position) return;
@@ -119,7 +126,7 @@ void Queue::RunTo(int64_t position) {
     if (work.fails && !is_lost) {
       device_->error = cudaErrorIllegalAddress;
     } else if (!is_lost || work.survives_loss) {
-      work.run();
+      Run(work);
     }
     work.run = nullptr;  // its destructor may take locks
     --device_->pending;
@@ -205,7 +212,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   if (!Events().Has(event)) return Report(cudaErrorInvalidResourceHandle);
   const std::shared_ptr<Point> point = event->Get();
   if (point != nullptr && point->queue.get() != queue) {
-    queue->Add({[point] { point->queue->RunTo(point->position); }});
+    queue->Add({.run = [point] { point->queue->RunTo(point->position); }, .waits = true});
   }
   return cudaSuccess;
 }

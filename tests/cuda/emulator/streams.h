@@ -37,6 +37,7 @@ class Queue {
     std::function<void()> run;
     bool fails = false;          // loses the context instead
     bool survives_loss = false;  // runs though the context is lost
+    bool waits = false;          // for other work; it touches no device memory
   };
 
   explicit Queue(Device* device) : device_(device) {}
@@ -51,6 +52,7 @@ class Queue {
   int64_t last();
 
  private:
+  static void Run(const Work& work);
   // Runs as much as the pace says.
   void Advance();
 

@@ -124,12 +124,14 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void*
   Queue* queue = QueueFor(stream, "cudaLaunchHostFunc", &error);
   if (queue == nullptr) return Report(error);
   if (function == nullptr) return Report(cudaErrorInvalidValue);
-  queue->Add({[=] {
-    const DeviceMemory::Scope closed(/*opens=*/false);
-    in_host_function = true;
-    function(data);
-    in_host_function = false;
-  }});
+  queue->Add({.run =
+                  [=] {
+                    const DeviceMemory::Scope closed(/*opens=*/false);
+                    in_host_function = true;
+                    function(data);
+                    in_host_function = false;
+                  },
+              .waits = true});
   return cudaSuccess;
 }
 
