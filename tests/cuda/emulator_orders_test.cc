@@ -37,8 +37,8 @@ class EmulatorOrders : public EmulatorRuntime {
 };
 
 void Double(float* x) { x[blockIdx.x * 32 + threadIdx.x] *= 2; }
-void WriteNumber(float* x) { x[0] = static_cast<float>(threadIdx.x); }
-void WriteBlock(float* x) { x[0] = static_cast<float>(blockIdx.x); }
+[[maybe_unused]] void WriteNumber(float* x) { x[0] = static_cast<float>(threadIdx.x); }
+[[maybe_unused]] void WriteBlock(float* x) { x[0] = static_cast<float>(blockIdx.x); }
 
 TEST_F(EmulatorOrders, EachStartsFromTheSameMemory) {
   const int64_t repeated = emu::RepeatedLaunches();
@@ -46,6 +46,8 @@ TEST_F(EmulatorOrders, EachStartsFromTheSameMemory) {
   EXPECT_EQ(emu::RepeatedLaunches() - repeated, 2);
 }
 
+// The thread sanitizer sees such races first.
+#if !defined(__SANITIZE_THREAD__)
 TEST_F(EmulatorOrders, TheOrderOfThreadsMustNotShow) {
   EXPECT_DEATH(Run(reinterpret_cast<const void*>(&WriteNumber), WriteNumber, 1),
                "leaves other bits in reverse order: byte [0-3] of an array of 256");
@@ -55,6 +57,7 @@ TEST_F(EmulatorOrders, NorThatOfBlocks) {
   EXPECT_DEATH(Run(reinterpret_cast<const void*>(&WriteBlock), WriteBlock, 1),
                "leaves other bits in reverse order");
 }
+#endif
 
 }  // namespace
 }  // namespace attnd::testing
