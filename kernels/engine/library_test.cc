@@ -114,6 +114,7 @@ void LaunchLargeAttention(Device& device, Stream& stream, std::span<const LargeA
 void LaunchDenseAttention(Device& device, Stream& stream) {
   constexpr LargeAttention kForms[] = {
       {32, 16, 512, 512, 512, 512, 48, 80, kUnbounded, kUnbounded, Layout::kBHND},
+      {32, 32, 640, 512, 768, 512, 64, 64, kUnbounded, kUnbounded, Layout::kBNHD},
       {16, 16, 640, 512, 768, 512, 128, 128, kUnbounded, kUnbounded, Layout::kBNHD},
       {16, 16, 640, 256, 768, 512, 256, 256, kUnbounded, kUnbounded, Layout::kBHND},
   };
@@ -125,6 +126,7 @@ void LaunchDenseAttention(Device& device, Stream& stream) {
 void LaunchAttentionInBands(Device& device, Stream& stream) {
   constexpr LargeAttention kForms[] = {
       {32, 32, 640, 512, 1024, 768, 64, 64, kUnbounded, 256, Layout::kBNHD},
+      {32, 16, 768, 768, 768, 768, 80, 64, -255, 128, Layout::kBNHD},
       {24, 24, 768, 768, 768, 768, 128, 128, -255, 128, Layout::kBNHD},
       {24, 24, 640, 256, 768, 512, 256, 256, kUnbounded, 256, Layout::kBHND},
   };
@@ -137,6 +139,7 @@ void LaunchGradients(Device& device, Stream& stream) {
   constexpr LargeAttention kForms[] = {
       {16, 16, 512, 512, 512, 512, 48, 72, kUnbounded, kUnbounded, Layout::kBHND},
       {20, 20, 640, 512, 1024, 768, 64, 64, -255, 200, Layout::kBNHD},
+      {24, 24, 640, 512, 768, 512, 128, 64, kUnbounded, 0, Layout::kBNHD},
       {26, 26, 640, 256, 768, 512, 128, 128, kUnbounded, 128, Layout::kBNHD},
   };
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
