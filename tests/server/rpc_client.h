@@ -32,8 +32,7 @@ class RpcClient {
  public:
   using Stream = grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
 
-  explicit RpcClient(const std::string& target) {
-    grpc::ChannelArguments arguments;
+  explicit RpcClient(const std::string& target, grpc::ChannelArguments arguments = {}) {
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     channel_ = grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
   }

@@ -203,19 +203,23 @@ TEST_F(TransportTest, OfTwoAnswersTheFirstCountsWhateverTheyAre) {
 
 // Regression: a client that neither read its answers nor left held their memory for ever.
 void TransportTest::ExpectCancelled(const char* method) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);         // else a client ends calls by itself
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // else its window may grow to hold an answer
+  const RpcClient client(transport_->addresses()[0], arguments);
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
-  auto stream = client_->Open(method, &context);
-  stream->Write(BytesOf(std::string(4 << 20, 'x')));
-  const TimePoint sent = std::chrono::steady_clock::now();
+  auto stream = client.Open(method, &context);
+  const TimePoint begin = std::chrono::steady_clock::now();
+  stream->Write(BytesOf(std::string(8 << 20, 'x')));
   const auto open_calls = [&] { return transport_->open_calls(); };
   WaitUntil([&] { return transport_->calls() == 1 && open_calls() == 1; });
   // Most of it does not fit the window. Patience is 30 s plus one for each MiB.
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  transport_->CancelStalled(sent + std::chrono::seconds(33));
+  transport_->CancelStalled(begin + std::chrono::seconds(37));
   EXPECT_EQ(open_calls(), 1);
   WaitUntil([&] {
-    transport_->CancelStalled(std::chrono::steady_clock::now() + std::chrono::seconds(35));
+    transport_->CancelStalled(std::chrono::steady_clock::now() + std::chrono::seconds(39));
     return open_calls() == 0;
   });
   grpc::ByteBuffer message;
