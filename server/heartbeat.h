@@ -64,7 +64,7 @@ class Watchdog {
   // One thread, or several that can only be stuck together. The functions are called on the
   // watchdog's thread, and must neither block nor throw.
   struct Part {
-    std::string name;                    // "lane 0"; label of attnd_stuck_seconds
+    std::string name;                    // "lane 0", "lane 6 of cuda:0"; a label of metrics
     std::function<bool()> is_busy;       // false: it need not make progress
     std::function<int64_t()> progress;   // any change is progress
     std::function<std::string()> doing;  // what it is doing; null: unknown

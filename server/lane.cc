@@ -126,7 +126,9 @@ void Lane::Publish(std::vector<Gathered>* batch, RunControl* control) {
 }
 
 Watchdog::Part Lane::part() {
-  Watchdog::Part part = Watchdog::PartOf(absl::StrCat("lane ", parts_.index), &heart_);
+  const std::string& device = parts_.engine->device(parts_.device).info().name;
+  const std::string where = device == "cpu" ? "" : absl::StrCat(" of ", device);
+  Watchdog::Part part = Watchdog::PartOf(absl::StrCat("lane ", parts_.index, where), &heart_);
   part.progress = [this] { return Progress(); };
   return part;
 }

@@ -63,6 +63,10 @@ def test_work_of_each_device(start):
                 for device in ("cpu", "plain:0")}
     assert launches["cpu"] > 0 == launches["plain:0"]
     assert after["errors_total", "failed"] == {"cpu": 0, "plain:0": 0}
+    stuck = [labels["part"] for name, labels, _ in samples(server.metrics())
+             if name == "attnd_stuck_seconds"]
+    lanes = [part for part in stuck if part.startswith("lane ")]
+    assert {"lane 0", f"lane {len(lanes) - 1} of plain:0"} <= set(lanes)
 
 
 def test_batches_without_memory_run_in_parts(start):

@@ -157,6 +157,25 @@ def test_packed_sequences(client, rng, method, options):
     assert client.estimate(shape, shape, shape, **send) == predicted
 
 
+def test_arrays_count_with_their_own_shape_and_dtype(client, rng):
+    q = noise(rng, (1, 2, 100, 8)).astype(np.float16)
+    assert client.estimate(q, q, q) == client.estimate(q.shape, q.shape, q.shape, dtype=np.float16)
+    assert client.estimate(q, q, q, dtype=np.float32).input_bytes == 3 * q.nbytes
+
+
+@pytest.mark.parametrize(
+    "shape, reason",
+    [
+        ([1, 2, 100, 8.0], "softmax: q shape must be integers, got [1, 2, 100, 8.0]"),
+        ([1, 2, -1, 8], "softmax: q shape must be >= 0, got [1, 2, -1, 8]"),
+    ],
+)
+def test_what_is_no_shape(client, shape, reason):
+    with pytest.raises(attnd.Error) as caught:
+        client.estimate(shape, shape, shape)
+    assert caught.value.reasons[0] == reason
+
+
 def test_what_is_wrong_with_packed_sequences(client):
     shape = (1, 1, 100, 8)
     bounds = np.array([0, 60, 99])

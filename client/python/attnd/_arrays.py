@@ -61,6 +61,8 @@ class TensorList:
         kind = _wire_dtype(np.dtype(dtype))
         if kind is None:
             self._refuse(name, np.dtype(dtype))
+        elif not all(hasattr(n, "__index__") for n in shape):
+            self.reasons.append(f"{self._method}: {name} shape must be integers, got {list(shape)}")
         elif any(int(n) < 0 for n in shape):
             self.reasons.append(f"{self._method}: {name} shape must be >= 0, got {list(shape)}")
         else:

@@ -110,7 +110,7 @@ def backward_request(
 
 
 def estimate_request(
-    shapes: Mapping[str, Sequence[int] | None],
+    shapes: Mapping[str, Sequence[int] | Array | None],
     dtype: Any,
     method: str,
     options: Any,
@@ -123,7 +123,11 @@ def estimate_request(
     spec, reasons = _spec_of(method, options)
     sent = TensorList(method, layout)
     for name, shape in shapes.items():
-        sent.describe(name, shape, dtype, has_layout=True)
+        if shape is None or np.ndim(shape) == 1:
+            sent.describe(name, shape, dtype, has_layout=True)
+        else:
+            array = np.asarray(shape)
+            sent.describe(name, array.shape, array.dtype, has_layout=True)
     for name, value in (tensors or {}).items():
         if isinstance(value, tuple) and len(value) == 2 and not np.isscalar(value[0]):
             sent.describe(name, *value)

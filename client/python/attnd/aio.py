@@ -18,6 +18,7 @@ import grpc.aio
 import numpy as np
 
 from attnd import _calls, _run
+from attnd._arrays import Array
 from attnd._base import BaseClient, TensorCalls
 from attnd._calls import TensorRequest
 from attnd._channel import Settings
@@ -53,9 +54,9 @@ class Client(BaseClient[_Forward, _Backward]):
 
     async def estimate(
         self,
-        q_shape: Sequence[int] | None = None,
-        k_shape: Sequence[int] | None = None,
-        v_shape: Sequence[int] | None = None,
+        q_shape: Sequence[int] | Array | None = None,
+        k_shape: Sequence[int] | Array | None = None,
+        v_shape: Sequence[int] | Array | None = None,
         *,
         method: str = "softmax",
         options: Mapping[str, Any] | None = None,

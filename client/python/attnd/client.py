@@ -7,6 +7,7 @@ import grpc
 import numpy as np
 
 from attnd import _calls
+from attnd._arrays import Array
 from attnd._base import BaseClient
 from attnd._calls import TensorRequest
 from attnd._error import closed, from_rpc
@@ -54,9 +55,9 @@ class Client(BaseClient[ForwardResult, BackwardResult]):
 
     def estimate(
         self,
-        q_shape: Sequence[int] | None = None,
-        k_shape: Sequence[int] | None = None,
-        v_shape: Sequence[int] | None = None,
+        q_shape: Sequence[int] | Array | None = None,
+        k_shape: Sequence[int] | Array | None = None,
+        v_shape: Sequence[int] | Array | None = None,
         *,
         method: str = "softmax",
         options: Mapping[str, Any] | None = None,
@@ -70,6 +71,7 @@ class Client(BaseClient[ForwardResult, BackwardResult]):
     ) -> Estimate:
         """Time, FLOPs and memory of a request without its data.
 
+        q_shape, k_shape, v_shape: an array counts with its own shape and dtype, a shape with dtype.
         tensors: the method's other tensors as arrays, or as (shape, dtype). Lengths, offsets and
         cu_seqlens given as arrays count with their values, up to 256 KiB together; given as shapes,
         lengths and offsets count as full and packed sequences as equally long. backward: with the
