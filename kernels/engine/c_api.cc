@@ -65,10 +65,13 @@ absl::Status MakePlan(attnd_engine* engine, attnd_call* call) {
   return absl::OkStatus();
 }
 
-// The elements of a view, dense in the order of its layout.
-std::vector<std::byte> DenseBytes(const attnd::View& view) {
-  std::vector<std::byte> bytes(static_cast<size_t>(view.bytes()));
-  const attnd::View dense = attnd::DenseView(bytes.data(), view.dtype, view.shape, view.layout);
+// The elements of a view, dense in the order of its layout: its own memory where they are so, else
+// a copy.
+std::span<const std::byte> DenseBytes(const attnd::View& view, std::vector<std::byte>* copy) {
+  const attnd::View dense = attnd::DenseView(view.data, view.dtype, view.shape, view.layout);
+  if (view.stride == dense.stride) return {view.As<std::byte>(), static_cast<size_t>(view.bytes())};
+  std::vector<std::byte>& bytes = *copy;
+  bytes.resize(static_cast<size_t>(view.bytes()));
   const int64_t width = SizeOf(view.dtype);
   for (int64_t n = 0; n < view.shape.size(); ++n) {
     int64_t from = 0, to = 0, rest = n;
@@ -92,9 +95,9 @@ absl::Status Place(attnd_engine* engine, attnd_call* call,
   if (stream.shares_host_memory()) return absl::OkStatus();
   for (auto& [name, view] : *tensors) {
     if (!attnd::IsFloat(view.dtype)) continue;
-    const auto bytes = std::make_shared<const std::vector<std::byte>>(DenseBytes(view));
-    const std::span<const std::byte> pieces[] = {*bytes};
-    auto buffer = engine->engine->Upload(stream, view.dtype, pieces, bytes);
+    const auto copy = std::make_shared<std::vector<std::byte>>();
+    const std::span<const std::byte> pieces[] = {DenseBytes(view, copy.get())};
+    auto buffer = engine->engine->Upload(stream, view.dtype, pieces, copy);
     ATTND_RETURN_IF_ERROR(buffer.status());
     view = attnd::DenseView((*buffer)->data(), view.dtype, view.shape, view.layout);
     call->inputs.push_back(*std::move(buffer));
@@ -281,7 +284,12 @@ int attnd_execute(attnd_engine* engine, attnd_call** calls, int count) {
     for (int i = 0; i < count; ++i) {
       ATTND_RETURN_IF_ERROR(MakePlan(engine, calls[i]));
       batch.push_back({calls[i]->plan, calls[i]->call.tensors});
-      ATTND_RETURN_IF_ERROR(Place(engine, calls[i], &batch.back().tensors));
+      absl::Status placed = Place(engine, calls[i], &batch.back().tensors);
+      if (!placed.ok()) {
+        // Uploads read the caller's memory until they end.
+        engine->engine->WaitForUploads(*engine->stream).IgnoreError();
+        return placed;
+      }
     }
     auto execution = engine->engine->Execute(*engine->stream, batch);
     ATTND_RETURN_IF_ERROR(execution.status());

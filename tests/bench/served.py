@@ -17,6 +17,7 @@ import os
 import pathlib
 import statistics
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -129,11 +130,18 @@ def main():
         cases = [(m, int(N), int(heads), int(D), dtype) for m, N, heads, D, dtype in split]
     server_process.SERVER = options.server
     library_calls = InProcess(options.device)
+    # In process there are own kernels alone: the self-test lets libraries serve, too.
+    flags = ["--device", options.device]
+    if options.device != "cpu":
+        flags += ["--self-test", "false", "--budget-bytes", "16GiB"]
     with tempfile.TemporaryDirectory() as folder:
-        server = server_process.Server(pathlib.Path(folder), "--device", options.device)
+        server = server_process.Server(pathlib.Path(folder), *flags)
         try:
             for case in cases:
                 print(json.dumps(measure(case, options, library_calls, server.target)), flush=True)
+        except Exception:
+            print(server.log()[-4000:], file=sys.stderr)
+            raise
         finally:
             server.kill()
 

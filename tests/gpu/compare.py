@@ -62,7 +62,8 @@ def main():
     measured = lines(sys.argv[1])
     devices = [row for row in measured if "device" in row and "gbps" in row]
     served = [row for row in measured if "served" in row]
-    measured = [row for row in measured if "case" in row]
+    failed = [row["case"] for row in measured if "failed" in row]
+    measured = [row for row in measured if "case" in row and "seconds" in row]
     print(f"{'case':58} {'ms':>9} {'TFLOP/s':>8} {'GB/s':>6}  peer's time / ours")
     for row in measured:
         peer_case = row["case"].replace("in any order ", "")
@@ -73,6 +74,8 @@ def main():
         name = row["case"] + (" (libraries)" if row["libraries"] else "")
         print(f"{name:58} {row['seconds'] * 1e3:9.3f} {row['tflops']:8.1f} "
               f"{row['gbps']:6.0f}  {ratios}")
+    for case in failed:
+        print(f"{case:58} FAILED")
     print()
     rows = {(row["case"], row["libraries"]): row for row in measured}
     met = known = 0

@@ -3,7 +3,9 @@
 // device memory.
 // tests/gpu/run puts PyTorch's figures of the same machine beside them.
 //
-//   cuda_bench [--own] [part of a name]     --own: own kernels alone, without NVIDIA's libraries
+//   cuda_bench [--own] [--after CASE] [part of a name]
+//     --own: own kernels alone, without NVIDIA's libraries. --after: the cases that follow CASE.
+//   A case that fails ends it with a line of the case and exit code 3: the device may be lost.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -26,10 +28,14 @@
 namespace attnd {
 namespace {
 
+const char* current_case = "";  // named where it fails
+
 void Check(const DeviceStatus& status) {
   if (status.ok()) return;
-  std::fprintf(stderr, "cuda_bench: %s\n", status.text().c_str());
-  std::exit(1);
+  std::printf("{\"case\": \"%s\", \"failed\": true}\n", current_case);
+  std::fflush(stdout);
+  std::fprintf(stderr, "cuda_bench: %s: %s\n", current_case, status.text().c_str());
+  std::_Exit(3);
 }
 
 std::vector<std::vector<char>>& Arrays() {
@@ -128,7 +134,18 @@ void RunForward(Device& device, Stream& stream, const Launch& launch) {
   Check(device.Run(stream, args));
 }
 
-void Measure(Device& device, const BenchCase& c, const char* libraries) {
+// By name, but for parts of one that CudaLibraryOf counts with the rest.
+constexpr const char* kLibraries[] = {"cuBLASLt", "cuDNN", "cuFFT"};
+
+int64_t LibraryCalls(const Device& device) {
+  int64_t calls = 0;
+  for (const char* name : kLibraries) calls += CudaLibraryOf(device, name).calls;
+  return calls;
+}
+
+void Measure(Device& device, const BenchCase& c) {
+  current_case = c.name.c_str();
+  const int64_t calls = LibraryCalls(device);
   Stream stream(device, &device.memory());
   Launch launch = c.launch();
   const double bytes = IdealBytes(launch);
@@ -146,16 +163,21 @@ void Measure(Device& device, const BenchCase& c, const char* libraries) {
   std::printf(
       "{\"case\": \"%s\", \"libraries\": %s, \"seconds\": %.6g, \"tflops\": %.5g, \"gbps\": "
       "%.5g}\n",
-      c.name.c_str(), libraries, samples[3], c.flops / samples[3] * 1e-12,
-      bytes / samples[3] * 1e-9);
+      c.name.c_str(), LibraryCalls(device) > calls ? "true" : "false", samples[3],
+      c.flops / samples[3] * 1e-12, bytes / samples[3] * 1e-9);
   std::fflush(stdout);
 }
 
-int Main(bool own, const char* part) {
+struct Arguments {
+  bool own = false;
+  std::string after, part;
+};
+
+int Main(const Arguments& arguments) {
   CudaOptions options{.devices = {0}, .warn = [](const std::string& line) {
                         std::fprintf(stderr, "cuda_bench: %s\n", line.c_str());
                       }};
-  if (own)
+  if (arguments.own)
     options.unused_libraries = {"cuBLASLt", "cuDNN", "cuDNN in bands", "cuDNN gradients", "cuFFT"};
   CudaDevices found = NewCudaDevices(options);
   if (found.devices.empty()) {
@@ -165,13 +187,21 @@ int Main(bool own, const char* part) {
   const DeviceInfo& info = found.devices[0]->info();
   std::printf("{\"device\": \"%s\", \"tflops\": %.5g, \"gbps\": %.5g}\n", info.description.c_str(),
               info.peak_flops * 1e-12, info.bytes_per_second * 1e-9);
-  for (const BenchCase& c : Cases()) {
-    if (c.name.find(part) != std::string::npos) {
-      Measure(*found.devices[0], c, own ? "false" : "true");
-    }
+  for (const char* name : kLibraries) {
+    const CudaLibrary library = CudaLibraryOf(*found.devices[0], name);
+    if (!library.why_not.empty()) std::fprintf(stderr, "cuda_bench: %s\n", library.why_not.c_str());
   }
-  if (std::string_view("copies").find(part) != std::string_view::npos) {
-    MeasureCopies(*found.devices[0], own ? "false" : "true");
+  bool is_due = arguments.after.empty();
+  for (const BenchCase& c : Cases()) {
+    // Own gradients are the same in any order.
+    const bool is_left_out = arguments.own && c.name.find("in any order") != std::string::npos;
+    const bool is_asked = c.name.find(arguments.part) != std::string::npos;
+    if (is_due && is_asked && !is_left_out) Measure(*found.devices[0], c);
+    is_due = is_due || c.name == arguments.after;
+  }
+  current_case = "copies";
+  if (std::string_view(current_case).find(arguments.part) != std::string_view::npos) {
+    MeasureCopies(*found.devices[0], arguments.own ? "false" : "true");
   }
   return 0;
 }
@@ -204,6 +234,16 @@ void ForgetArrays() { Arrays().clear(); }
 }  // namespace attnd
 
 int main(int argc, char** argv) {
-  const bool own = argc > 1 && std::string_view(argv[1]) == "--own";
-  return attnd::Main(own, argc > 1 + own ? argv[1 + own] : "");
+  attnd::Arguments arguments;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument == "--own") {
+      arguments.own = true;
+    } else if (argument == "--after" && i + 1 < argc) {
+      arguments.after = argv[++i];
+    } else {
+      arguments.part = argument;
+    }
+  }
+  return attnd::Main(arguments);
 }

@@ -1,20 +1,28 @@
 """Runs bin/cuda_device_tests of a pack in processes side by side, and each test that did not pass once
 more in a process of its own: a device that one test has lost is lost to those after it, and only to
-them. Prints the output of those that fail alone, too, and writes their counts as JUnit does.
+them. Prints the output of those that fail alone, too, and writes their counts as JUnit does, as they
+come. Of kernels that a device ended (an illegal address, ...) compute-sanitizer names the line.
 
-    primitives.py bin/cuda_device_tests out.xml [filter]
+    primitives.py bin/cuda_device_tests out.xml [--seconds 230] [--filter '*']
 """
 
+import argparse
 import concurrent.futures
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import xml.etree.ElementTree as tree
 
 PROCESSES = 12
-SECONDS = 120  # of a process
+SECONDS = 60  # of a process
+# Tests whose arrays take gigabytes each: fewer at once.
+LARGE, LARGE_PROCESSES = "FarStrides", 3
+LOST = re.compile("illegal|misaligned|unspecified launch failure")
+LINES_OF_LOST = 3  # tests that run once more under compute-sanitizer
 
 
 def tests_of(program, chosen):
@@ -30,18 +38,24 @@ def tests_of(program, chosen):
     return names
 
 
-def run(program, names):
+def output_of(command, seconds):
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              errors="replace", timeout=seconds)
+        return f"{done.stdout}\nexit code {done.returncode}"
+    except subprocess.TimeoutExpired as late:
+        return f"{(late.stdout or b'').decode(errors='replace')}\nnot done after {seconds:.0f} s"
+
+
+def run(program, names, end):
     """What became of each test ("passed", "skipped"; absent: it failed or was not reached), and the
     output."""
+    seconds = min(SECONDS, end - time.monotonic())
+    if seconds <= 0:
+        return {}, "not begun: no time is left"
     with tempfile.NamedTemporaryFile(suffix=".xml") as report:
-        command = [program, "--gtest_brief=1", f"--gtest_output=xml:{report.name}",
-                   f"--gtest_filter={':'.join(names)}"]
-        try:
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                  errors="replace", timeout=SECONDS)
-            output, code = done.stdout, done.returncode
-        except subprocess.TimeoutExpired as late:
-            output, code = f"{(late.stdout or b'').decode()}\nnot done after {SECONDS} s", 1
+        output = output_of([program, "--gtest_brief=1", f"--gtest_output=xml:{report.name}",
+                            f"--gtest_filter={':'.join(names)}"], seconds)
         results = {}
         try:
             for case in tree.parse(report.name).getroot().iter("testcase"):
@@ -51,32 +65,82 @@ def run(program, names):
                     results[name] = "skipped" if skipped else "passed"
         except tree.ParseError:  # it ended before its report
             pass
-        return results, f"{output}\nexit code {code}"
+        return results, output
+
+
+def shortened(text):
+    """Its first failure and its end."""
+    return text if len(text) <= 3000 else f"{text[:1500]}\n...\n{text[-1500:]}"
+
+
+class Run:
+    """The tests of one program, and what became of them so far."""
+
+    def __init__(self, program, names, report, seconds):
+        self.program, self.names, self.report = program, names, report
+        self.end = time.monotonic() + seconds
+        self.results = {}
+
+    def write(self):
+        skipped = list(self.results.values()).count("skipped")
+        failed = len(self.names) - len(self.results)
+        suite = tree.Element("testsuite", tests=str(len(self.names)), failures=str(failed),
+                             skipped=str(skipped))
+        tree.ElementTree(suite).write(self.report)
+        return failed, skipped
+
+    def each(self, shards, processes):
+        """(names, output) of each shard as it ends."""
+        with concurrent.futures.ThreadPoolExecutor(processes) as pool:
+            begun = {pool.submit(run, self.program, shard, self.end): shard for shard in shards}
+            for done in concurrent.futures.as_completed(begun):
+                found, output = done.result()
+                self.results.update(found)
+                self.write()
+                yield begun[done], output
+
+    def all(self):
+        """The number of tests that ran twice."""
+        processes = min(PROCESSES, os.cpu_count())
+        large = [name for name in self.names if name.startswith(LARGE)]
+        small = [name for name in self.names if name not in large]
+        groups = [(small, 4 * PROCESSES, processes), (large, LARGE_PROCESSES, LARGE_PROCESSES)]
+        for names, count, at_once in groups:
+            list(self.each([names[i::count] for i in range(min(count, len(names)))], at_once))
+        twice, lost = 0, []
+        for names, _, at_once in groups:
+            again = [name for name in names if name not in self.results]
+            twice += len(again)
+            for (name,), output in self.each([[name] for name in again], at_once):
+                if name not in self.results:
+                    print(f"FAILED {name}\n{shortened(output)}\n", flush=True)
+                    lost += [name] if LOST.search(output) else []
+        sanitizer = shutil.which("compute-sanitizer")
+        for name in lost[:LINES_OF_LOST] if sanitizer else []:
+            rest = self.end - time.monotonic()
+            if rest > 5:
+                told = output_of([sanitizer, self.program, f"--gtest_filter={name}"], min(SECONDS, rest))
+                print(f"compute-sanitizer of {name}\n{shortened(told)}\n", flush=True)
+        return twice
 
 
 def main():
-    program, out = sys.argv[1:3]
-    names = tests_of(program, sys.argv[3] if len(sys.argv) > 3 else "*")
-    results = {}
-    with concurrent.futures.ThreadPoolExecutor(min(PROCESSES, os.cpu_count())) as pool:
-        shards = [names[i::4 * PROCESSES] for i in range(min(4 * PROCESSES, len(names)))]
-        for found, _ in pool.map(lambda shard: run(program, shard), shards):
-            results.update(found)
-        again = [name for name in names if name not in results]
-        for name, (found, output) in zip(again, pool.map(lambda name: run(program, [name]), again)):
-            results.update(found)
-            if name not in found:
-                print(f"FAILED {name}\n{output[-3000:]}\n", flush=True)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program")
+    parser.add_argument("report")
+    parser.add_argument("--seconds", type=float, default=230)
+    parser.add_argument("--filter", default="*")
+    options = parser.parse_args()
+    names = tests_of(options.program, options.filter)
+    tests = Run(options.program, names, options.report, options.seconds)
+    twice = tests.all()
     for name in names:
-        if name not in results:
+        if name not in tests.results:
             print("failed:", name)
-    skipped = list(results.values()).count("skipped")
-    failed = len(names) - len(results)
-    suite = tree.Element("testsuite", tests=str(len(names)), failures=str(failed),
-                         skipped=str(skipped))
-    tree.ElementTree(suite).write(out)
+    failed, skipped = tests.write()
     print(f"{len(names) - failed - skipped} passed, {failed} failed, {skipped} skipped,"
-          f" {len(again)} run twice")
+          f" {twice} run twice")
     return 1 if failed or not names else 0
 
 

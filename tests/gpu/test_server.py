@@ -20,15 +20,19 @@ def client(tmp_path_factory):
     server = os.environ.get("ATTND_SERVER", PACK / "bin/attnd-server")
     process = subprocess.Popen([server, "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0",
                                 "--ports-file", ports, "--device", "cuda:0"])
-    for _ in range(300):
-        if ports.exists() or process.poll() is not None:
-            break
-        time.sleep(0.1)
-    assert process.poll() is None, "the server ended"
-    with attnd.Client(f"127.0.0.1:{json.loads(ports.read_text())['grpc']}") as connected:
-        yield connected
-    process.terminate()
-    assert process.wait(60) == 0
+    try:
+        # Libraries compile a plan for each row of the self-test: half a second each.
+        for _ in range(900):
+            if ports.exists() or process.poll() is not None:
+                break
+            time.sleep(0.1)
+        assert process.poll() is None, "the server ended"
+        with attnd.Client(f"127.0.0.1:{json.loads(ports.read_text())['grpc']}") as connected:
+            yield connected
+        process.terminate()
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
 
 
 def exact(q, k, v):
