@@ -8,6 +8,8 @@ import time
 import ml_dtypes
 import numpy as np
 
+from stopped_thread import StoppedThread
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from tests.methods import linear_attention, local, softmax  # noqa: E402
@@ -72,10 +74,12 @@ def long_input(client, seconds):
 
 
 class Busy:
-    """Keeps a server with `--max-running 1` at work with one long request: others must wait."""
+    """Keeps a server with `--max-running 1` at work with one long request: others must wait. `held`:
+    its lane stands still until the end, however fast the machine is."""
 
-    def __init__(self, client, server, seconds=0.4, device=None):
+    def __init__(self, client, server, seconds=0.4, device=None, held=False):
         self.device = device
+        self._held = StoppedThread(server.pid, "lane-0") if held else None
         self.q = long_input(client, seconds)
         self.result = self.error = None
         self._client, self._server = client, server
@@ -92,12 +96,16 @@ class Busy:
         taken = self._server.metric("attnd_dispatch_total")
         self._thread.start()
         assert eventually(lambda: self._server.metric("attnd_dispatch_total") > taken)
+        if self._held is not None:
+            self._held.__enter__()
         return self
 
     def is_running(self):
         return self._thread.is_alive()
 
     def __exit__(self, *exception):
+        if self._held is not None:
+            self._held.__exit__(*exception)
         self._thread.join()
 
 

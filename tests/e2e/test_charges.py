@@ -18,11 +18,12 @@ def test_workspace_is_charged_while_a_request_waits(start_server, rng):
     with attnd.Client(server.target, timeout=60) as client:
         plan = client.estimate(q.shape, q.shape, q.shape, backward=True)
         assert plan.workspace_bytes > 4 * q.nbytes, "the inputs would hide the workspace"
-        with Busy(client, server), grpc.insecure_channel(server.target) as channel:
-            call = channel.unary_unary(_calls.SERVICE + "Backward").future(message)
-            assert eventually(lambda: server.metric("attnd_queue_requests") == 1)
-            least = len(message) + plan.workspace_bytes
-            assert least <= server.metric("attnd_queue_bytes") < least * 1.1
+        with grpc.insecure_channel(server.target) as channel:
+            with Busy(client, server, held=True):
+                call = channel.unary_unary(_calls.SERVICE + "Backward").future(message)
+                assert eventually(lambda: server.metric("attnd_queue_requests") == 1)
+                least = len(message) + plan.workspace_bytes
+                assert least <= server.metric("attnd_queue_bytes") < least * 1.1
             call.result(timeout=60)
         assert eventually(lambda: server.metric("attnd_queue_bytes") == 0)
 
@@ -110,10 +111,11 @@ def test_memory_of_the_host_is_charged(start_server, rng):
     with attnd.Client(server.target, timeout=60) as client:
         plan = client.estimate(*[q.shape] * 3, method="random", options=draws)
         shown = len(message) + max(plan.workspace_bytes, plan.input_bytes)
-        with Busy(client, server), grpc.insecure_channel(server.target) as channel:
-            call = channel.unary_unary(_calls.SERVICE + "Forward").future(message)
-            assert eventually(lambda: server.metric("attnd_queue_requests") == 1)
-            assert server.metric("attnd_queue_bytes") - shown >= 8192 * 64 * 4
+        with grpc.insecure_channel(server.target) as channel:
+            with Busy(client, server, held=True):
+                call = channel.unary_unary(_calls.SERVICE + "Forward").future(message)
+                assert eventually(lambda: server.metric("attnd_queue_requests") == 1)
+                assert server.metric("attnd_queue_bytes") - shown >= 8192 * 64 * 4
             call.result(timeout=60)
 
 

@@ -12,7 +12,9 @@ import pytest
 
 import attnd
 import server_process
+from helpers import eventually
 from server_process import BUILD, EMULATED, REPOSITORY, STRICT, built, samples
+from stopped_thread import StoppedThread
 
 READ = ("utilisation_ratio", "power_watts", "temperature_celsius", "memory_bytes")
 
@@ -72,13 +74,13 @@ def test_work_of_each_device(start):
 def test_batches_without_memory_run_in_parts(start):
     """And are counted; a request that finds no memory alone is refused."""
     q = np.zeros((1, 1, 4096, 64), np.float32)  # 1 MiB, so that the inputs of two requests fit
-    long = np.zeros((1, 1, 16384, 8), np.float32)
     server = start(STRICT, "--max-running", "1", STRICT_DEVICE_MOST=str(15 << 19))
     request = {"method": "local", "options": {"window_left": 1}}
     with attnd.Client(server.target, retries=0) as client:
         with client.pipeline() as pipeline:
-            pipeline.forward(long, long, long, method="softmax")  # the others wait for it together
-            answers = [pipeline.forward(q, q, q, **request) for _ in range(6)]
+            with StoppedThread(server.pid, "lane-0"):  # they wait for it together
+                answers = [pipeline.forward(q, q, q, **request) for _ in range(6)]
+                assert eventually(lambda: server.metric("attnd_queue_requests") == 6)
             for answer in answers:
                 np.testing.assert_array_equal(answer.result(timeout=60).out, q)
         assert server.metric("attnd_device_errors_total", kind="memory") > 0

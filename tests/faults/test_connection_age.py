@@ -49,5 +49,5 @@ def test_idle_ones_are_closed(start_server, rng):
     with attnd.Client(server.target, timeout=60) as client:
         for _ in range(3):
             client.forward(q, q, q)
-            threading.Event().wait(0.8)
+            assert eventually(lambda: server.metric("attnd_connections") == 0)
     assert eventually(lambda: len(set(re.findall(r"peer=(\S+)", server.log()))) == 3)

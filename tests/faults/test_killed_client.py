@@ -42,7 +42,7 @@ def kill_a_client(server, client):
     with subprocess.Popen(command, env=environment, text=True, **pipes) as child:
         try:
             assert child.stdout.readline() == "SERVING\n"
-            with Busy(client, server, seconds=0.5) as busy:
+            with Busy(client, server, held=True) as busy:
                 child.stdin.write("go\n")
                 child.stdin.flush()
                 assert eventually(lambda: server.metric("attnd_inflight_requests") > CALLS, 30)

@@ -63,7 +63,7 @@ def test_a_cancelled_call_is_not_planned(server, rpc):
     open_calls = {"name": "attnd_open_calls", "rpc": f"attn.v1.AttentionService/{rpc}"}
     with open_channel(server.target) as channel:
         with StoppedThread(server.pid, "planner"):
-            calls = start(channel, rpc, 3) + start(channel, rpc, 2, timeout=0.2)
+            calls = start(channel, rpc, 3) + start(channel, rpc, 2, timeout=1)
             assert eventually(lambda: server.metric(**open_calls) == 5)
             arrive(channel)
             assert eventually(lambda: calls[3].done() and calls[4].done())
@@ -71,9 +71,12 @@ def test_a_cancelled_call_is_not_planned(server, rpc):
                 call.cancel()
             arrive(channel)
         assert eventually(lambda: server.metric(**open_calls) == 0)
+    # At its deadline a client also cancels: either may reach the server first.
     if rpc == "Forward":
-        assert refusals(server) == {"cancelled": 3, "deadline": 2}
-    assert ended(server, rpc) == {"CANCELLED": 3, "DEADLINE_EXCEEDED": 2}
+        found = refusals(server)
+        assert found["cancelled"] >= 3 and found["cancelled"] + found.get("deadline", 0) == 5
+    found = ended(server, rpc)
+    assert found["CANCELLED"] >= 3 and found["CANCELLED"] + found.get("DEADLINE_EXCEEDED", 0) == 5
 
 
 def test_streams_wait_when_calls_have_no_place(server):

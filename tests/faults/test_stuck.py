@@ -39,7 +39,7 @@ def test_a_polling_thread_that_stands_still_is_reported(start_server):
 
 def test_a_lane_that_stands_still_is_reported_with_its_work(start_server):
     server = start_server("--max-running", "1")
-    with attnd.Client(server.target, timeout=60) as client, Busy(client, server, seconds=0.5) as busy:
+    with attnd.Client(server.target, timeout=60) as client, Busy(client, server, seconds=2) as busy:
         with StoppedThread(server.pid, "lane-0"):
             assert eventually(lambda: server.get("/healthz")[0] == 503, STUCK_SECONDS)
             tokens = busy.q.shape[2]

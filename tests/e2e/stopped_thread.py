@@ -3,8 +3,7 @@
 import ctypes
 import os
 import pathlib
-
-from helpers import eventually
+import time
 
 PTRACE_ATTACH, PTRACE_DETACH = 16, 17
 # waitpid also for threads.
@@ -39,7 +38,10 @@ class StoppedThread:
 
     def __init__(self, pid, name):
         # A thread gets its name a moment after it starts.
-        (self.id,) = eventually(lambda: threads(pid, name))
+        end = time.monotonic() + 10
+        while not (found := threads(pid, name)) and time.monotonic() < end:
+            time.sleep(0.01)
+        (self.id,) = found
 
     def __enter__(self):
         _ptrace(PTRACE_ATTACH, self.id)
