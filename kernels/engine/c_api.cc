@@ -280,16 +280,16 @@ double attnd_call_seconds(const attnd_call* call) {
 
 int attnd_execute(attnd_engine* engine, attnd_call** calls, int count) {
   return Guarded([&] {
+    // Uploads read the caller's memory, also where this ends early.
+    struct Guard {
+      attnd::Stream& stream;
+      ~Guard() { static_cast<void>(stream.Wait()); }
+    } const waits{*engine->stream};
     std::vector<attnd::Problem> batch;
     for (int i = 0; i < count; ++i) {
       ATTND_RETURN_IF_ERROR(MakePlan(engine, calls[i]));
       batch.push_back({calls[i]->plan, calls[i]->call.tensors});
-      absl::Status placed = Place(engine, calls[i], &batch.back().tensors);
-      if (!placed.ok()) {
-        // Uploads read the caller's memory until they end.
-        engine->engine->WaitForUploads(*engine->stream).IgnoreError();
-        return placed;
-      }
+      ATTND_RETURN_IF_ERROR(Place(engine, calls[i], &batch.back().tensors));
     }
     auto execution = engine->engine->Execute(*engine->stream, batch);
     ATTND_RETURN_IF_ERROR(execution.status());
