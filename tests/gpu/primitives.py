@@ -18,9 +18,9 @@ import time
 import xml.etree.ElementTree as tree
 
 PROCESSES = 12
-SECONDS = 60  # of a process
 # Tests whose arrays take gigabytes each: fewer at once.
 LARGE, LARGE_PROCESSES = "FarStrides", 3
+SECONDS, LARGE_SECONDS = 60, 120  # of a process
 LOST = re.compile("illegal|misaligned|unspecified launch failure")
 LINES_OF_LOST = 3  # tests that run once more under compute-sanitizer
 
@@ -50,7 +50,8 @@ def output_of(command, seconds):
 def run(program, names, end):
     """What became of each test ("passed", "skipped"; absent: it failed or was not reached), and the
     output."""
-    seconds = min(SECONDS, end - time.monotonic())
+    most = LARGE_SECONDS if names[0].startswith(LARGE) else SECONDS
+    seconds = min(most, end - time.monotonic())
     if seconds <= 0:
         return {}, "not begun: no time is left"
     with tempfile.NamedTemporaryFile(suffix=".xml") as report:
