@@ -77,7 +77,7 @@ class Transport {
   // The method whose event is being handled: "/attn.v1.AttentionService/Run"; "": none.
   absl::string_view running() const {
     const std::string* const name = running_.load(std::memory_order_relaxed);
-    return name == nullptr ? "" : *name;
+    return name == nullptr ? absl::string_view() : absl::string_view(*name);
   }
   int64_t calls() const { return calls_.load(std::memory_order_relaxed); }  // arrived so far
 

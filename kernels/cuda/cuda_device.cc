@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 #include <variant>
 
@@ -145,7 +146,10 @@ std::shared_ptr<WorkQueue> CudaDevice::NewQueue() {
 
 void CudaDevice::GiveBack(std::unique_ptr<QueueResources> resources) {
   const MutexLock lock(&mu_);
-  idle_.push_back(std::move(resources));
+  try {
+    idle_.push_back(std::move(resources));
+  } catch (const std::bad_alloc&) {  // of a destructor: they end with it
+  }
 }
 
 // Every call on a device reports an error from which it cannot recover.

@@ -179,7 +179,12 @@ CudaQueue::~CudaQueue() {
 }
 
 void CudaQueue::Hold(std::shared_ptr<const void> what) {
-  held_.push_back({progress_->position(), std::move(what)});
+  const int64_t position = progress_->position();
+  try {
+    held_.push_back({position, what});
+  } catch (const std::bad_alloc&) {  // also of destructors: it ends here, once it was read
+    static_cast<void>(progress_->WaitFor(position));
+  }
   if (held_.size() < kHeld) return;
   while (!held_.empty() && progress_->HasPassed(held_.front().position)) held_.pop_front();
 }

@@ -91,7 +91,6 @@ std::span<const std::byte> DenseBytes(const attnd::View& view, std::vector<std::
 absl::Status Place(attnd_engine* engine, attnd_call* call,
                    std::map<std::string, attnd::View>* tensors) {
   attnd::Stream& stream = *engine->stream;
-  call->inputs.clear();
   if (stream.shares_host_memory()) return absl::OkStatus();
   for (auto& [name, view] : *tensors) {
     if (!attnd::IsFloat(view.dtype)) continue;
@@ -286,6 +285,7 @@ int attnd_execute(attnd_engine* engine, attnd_call** calls, int count) {
       ~Guard() { static_cast<void>(stream.Wait()); }
     } const waits{*engine->stream};
     std::vector<attnd::Problem> batch;
+    for (int i = 0; i < count; ++i) calls[i]->inputs.clear();
     for (int i = 0; i < count; ++i) {
       ATTND_RETURN_IF_ERROR(MakePlan(engine, calls[i]));
       batch.push_back({calls[i]->plan, calls[i]->call.tensors});

@@ -131,6 +131,20 @@ DeviceStatus SortPieces(CudaDevice& device, Stream& stream, const std::vector<Pi
   return {};
 }
 
+// Turns of `rows` rows each that take all of the scratch memory: on a dry stream one stands for
+// all, so that a plan takes as long for any number of rows.
+DeviceStatus SortTurns(CudaDevice& device, Stream& stream, Piece* piece, int64_t rows) {
+  const int64_t turns = piece->rows / rows;
+  const Work before = stream.work();
+  Piece some = *piece;
+  some.rows = rows;
+  DeviceStatus status = SortPieces(device, stream, {some});
+  stream.work().Repeat(before, turns);
+  piece->first_row += turns * rows;
+  piece->rows -= turns * rows;
+  return status;
+}
+
 }  // namespace
 
 DeviceStatus SortKeys(CudaDevice& device, Stream& stream, const std::vector<KeyRows>& list,
@@ -148,6 +162,12 @@ DeviceStatus SortKeys(CudaDevice& device, Stream& stream, const std::vector<KeyR
           if (DeviceStatus status = SortPieces(device, stream, pieces); !status.ok()) return status;
           pieces.clear();
           used = 0;
+        }
+        const int64_t of_turn = std::max<int64_t>(most_scratch / scratch, 1);
+        if (stream.is_dry() && used == 0 && piece.rows > of_turn) {
+          DeviceStatus status = SortTurns(device, stream, &piece, of_turn);
+          if (!status.ok()) return status;
+          continue;
         }
         const int64_t fitting = std::max<int64_t>((most_scratch - used) / scratch, 1);
         some.rows = std::min(piece.rows, fitting);
