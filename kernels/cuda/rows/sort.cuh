@@ -1,8 +1,8 @@
 // The indices of the M lowest ranks of long rows, in ascending order, without sorting. A block
 // passes over its row three times, each time fixing 11 bits (the last time 10) of the M-th lowest
 // rank by counting, and once more to write what is below it and the first of those equal to it.
-// Four reads of the keys, three of them from cache, whose latency bounds a block: some 30 us for each
-// 10 000 keys (an ESTIMATE).
+// Four reads of the keys, three of them from cache, whose latency bounds a block: some 30 us for
+// each 10 000 keys (an ESTIMATE).
 #pragma once
 
 #include "kernels/cuda/launch.h"
