@@ -243,28 +243,6 @@ TEST_F(TransportTest, StalledCallsAreLookedForWhileCallsArrive) {
   looker.join();
 }
 
-// Regression: a view of a temporary copy of the name; the log and /healthz showed freed memory.
-TEST_F(TransportTest, TellsWhichMethodItIsIn) {
-  std::atomic<bool> is_in = false, may_leave = false;
-  MethodTable methods;
-  methods["/test/HoldsThePollingThread"] = [&] {
-    is_in = true;
-    WaitUntil([&] { return may_leave.load(); });
-    return std::make_unique<EchoCall>();
-  };
-  auto transport = Transport::Start({.addresses = {"127.0.0.1:0"}}, std::move(methods));
-  ASSERT_TRUE(transport.ok()) << transport.status();
-  EXPECT_EQ((*transport)->running(), "");
-  const RpcClient client((*transport)->addresses()[0]);
-  std::string reply;
-  auto status = std::async(std::launch::async,
-                           [&] { return client.Call("/test/HoldsThePollingThread", "x", &reply); });
-  WaitUntil([&] { return is_in.load(); });
-  EXPECT_EQ((*transport)->running(), "/test/HoldsThePollingThread");
-  may_leave = true;
-  EXPECT_TRUE(status.get().ok());
-}
-
 TEST_F(TransportTest, ASilentConnectionIsClosed) {
   auto quiet = Transport::Start(
       {.addresses = {"127.0.0.1:0"}, .silence = std::chrono::milliseconds(100)}, {});
