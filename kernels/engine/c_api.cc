@@ -285,6 +285,7 @@ int attnd_execute(attnd_engine* engine, attnd_call** calls, int count) {
       ~Guard() { static_cast<void>(stream.Wait()); }
     } const waits{*engine->stream};
     std::vector<attnd::Problem> batch;
+    // Before any is placed: a call may come twice.
     for (int i = 0; i < count; ++i) calls[i]->inputs.clear();
     for (int i = 0; i < count; ++i) {
       ATTND_RETURN_IF_ERROR(MakePlan(engine, calls[i]));

@@ -105,10 +105,10 @@ def test_permanent_refusals_are_final(call, refusing, code, trailing):
 def test_deadline_bounds_all_attempts(call, refusing):
     peer = refusing(99, grpc.StatusCode.UNAVAILABLE)
     with pytest.raises(attnd.Error) as caught:
-        call(peer.target, timeout=0.4)
+        call(peer.target, timeout=1)
     assert caught.value.code == grpc.StatusCode.DEADLINE_EXCEEDED
     # The fifth would come after 0.1 + 0.2 + 0.4 + 0.8 s, less a fifth.
-    assert peer.attempts < 5
+    assert 1 <= peer.attempts < 5
 
 
 def test_large_requests_stay_retryable(call, refusing):
