@@ -98,11 +98,11 @@ struct AttendTerms {
   View k2, v2;  // [B,Hkv,Nk2,D] [B,Hkv,Nk2,Dv], any float dtype, last stride 1: rows from Nk on
                 // of the pattern's gather order, with positions from Nk on
   View bias;    // [B,H,Nq,Nk], a float dtype; natural units; read at visible pairs of k only;
-                // -inf makes a pair invisible, and nothing else does: finite values are clamped to
-                // [-2.29e38, 2.3e38], in lse too
+                // -inf makes a pair invisible, and nothing else does: where finite numbers add up to
+                // more than float32 holds, the score is its largest number of that sign
   View alibi_slopes;  // [B,H]
   View sinks;         // [B,H]: one more key with this score and value 0 in every row of q below nq;
-                      // -inf: none, finite values are clamped like bias
+                      // -inf: none
   View table;         // [B,H,Nq,V], V <= 65535: t_ij += scale table[i, label(i,j)], without
                       // AttendParams::cap_table s_ij += table[i, label(i,j)]; a pair without a
                       // label adds nothing
@@ -117,6 +117,10 @@ struct AttendProblem {
   View q, k, v;  // [B,H,Nq,D] [B,Hkv,Nk,D] [B,Hkv,Nk,Dv], float dtypes, last stride 1
   View out;      // [B,H,Nq,Dv], a float dtype
   View lse;      // [B,H,Nq] float32, natural log; not written where weighting is not softmax
+  // Like lse: what its rounding left out, lse_i = fl(lse_i + lse_low_i), so that P_ij = exp((s_ij -
+  // lse_i) - lse_low_i) sums to 1 at any size of the scores; 0 where lse is not finite. Not given():
+  // not wanted; of a gradient: 0.
+  View lse_low;
   std::vector<AttendSeq> seqs;  // their counts sum to B
   AttendTerms terms;
 };
@@ -142,8 +146,10 @@ struct AttendArgs {
 //   dsink = sum_i exp(sink - lse_i) (dlse_i - delta_i)
 //   dtable[i, l] = scale sum of dT_ij (without cap_table: sum of dS_ij) with label l; dq_rel =
 //   scale sum_j dT_ij r_delta; dr_delta = scale sum dT_ij q_rel_i
-// P is recomputed from lse, which may count keys that other calls attended to (parts of a pattern):
-// out, lse, dout, dlse are then those of the whole.
+// P is recomputed from lse and lse_low, which may count keys that other calls attended to (parts of
+// a pattern): out, lse, lse_low, dout, dlse are then those of the whole. A weight of the gradient is
+// that of the forward only if both find the same bits for s_ij: at a score of 1e6 one unit in the
+// last place is 6 % of the weight.
 // A term's gradient is dense, with 1 in every dimension that the term repeats (stride 0): summed
 // over it. Any float dtype (bias of sequences that gather: float32). Fully overwritten; not given:
 // not wanted.
@@ -152,7 +158,7 @@ struct AttendTermGrads {
 };
 
 struct AttendGradProblem {
-  AttendProblem forward;  // with the out and lse that the forward wrote
+  AttendProblem forward;  // with the out, lse and lse_low that the forward wrote
   View dout;              // as out, any float dtype; not given(): zero
   View dlse;              // as lse; not given(): zero
   // Shapes of q, k, v, any float dtype; fully overwritten. not given(): not wanted.
@@ -179,7 +185,7 @@ void ForEachView(const AttendTerms& t, const F& f) {
 }
 template <class F>
 void ForEachView(const AttendProblem& p, const F& f) {
-  for (const View* view : {&p.q, &p.k, &p.v, &p.out, &p.lse}) f(*view);
+  for (const View* view : {&p.q, &p.k, &p.v, &p.out, &p.lse, &p.lse_low}) f(*view);
   ForEachView(p.terms, f);
 }
 template <class F>

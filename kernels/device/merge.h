@@ -14,14 +14,15 @@ namespace attnd {
 
 constexpr size_t kMaxMergeParts = 64;
 
-// [.., N, Dv] of any float dtype, last stride 1, and [.., N] float32, natural log.
+// [.., N, Dv] of any float dtype, last stride 1, and [.., N] float32, natural log. lse_low as in
+// attend.h; not given(): 0. Gradients have none.
 struct MergePart {
-  View out, lse;
+  View out, lse, lse_low;
 };
 
 struct MergeProblem {
   std::vector<MergePart> parts;  // 1 to kMaxMergeParts of one shape
-  View out, lse;
+  View out, lse, lse_low;  // lse_low not given(): not wanted
 };
 
 struct MergeArgs {
@@ -43,8 +44,8 @@ struct MergeGradArgs {
 // For ForEachView of launch.h.
 template <class F>
 void ForEachView(const MergeProblem& p, const F& f) {
-  f(p.out), f(p.lse);
-  for (const MergePart& part : p.parts) f(part.out), f(part.lse);
+  f(p.out), f(p.lse), f(p.lse_low);
+  for (const MergePart& part : p.parts) f(part.out), f(part.lse), f(part.lse_low);
 }
 template <class F>
 void ForEachView(const MergeGradProblem& p, const F& f) {

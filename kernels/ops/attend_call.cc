@@ -199,8 +199,14 @@ void CountPairs(const AttendProblem& problem, double factor, Work* work) {
 
 AttendProblem ProblemOf(const AttendCall& call, const AttendOut& out, const AttendSeqs& seqs,
                         bool sinks, size_t p) {
-  AttendProblem problem{call.q[p],          call.k[p], call.v[p],       out.out[p],
-                        ViewOf(out.lse, p), seqs[p],   TermsOf(call, p)};
+  AttendProblem problem{.q = call.q[p],
+                        .k = call.k[p],
+                        .v = call.v[p],
+                        .out = out.out[p],
+                        .lse = ViewOf(out.lse, p),
+                        .lse_low = ViewOf(out.lse_low, p),
+                        .seqs = seqs[p],
+                        .terms = TermsOf(call, p)};
   if (!sinks) problem.terms.sinks = {};
   return problem;
 }
@@ -243,7 +249,10 @@ AttendOut LaunchAttend(Ops& ops, const AttendCall& call, const AttendSeqs& seqs,
     lse_shapes.push_back({s[0], s[1], s[2]});
   }
   AttendOut out{ops.Empty(dtype, out_shapes, LayoutsOf(call.q)), {}};
-  if (call.params.weighting == Weighting::kSoftmax) out.lse = ops.Empty(DType::kF32, lse_shapes);
+  if (call.params.weighting == Weighting::kSoftmax) {
+    out.lse = ops.Empty(DType::kF32, lse_shapes);
+    out.lse_low = ops.Empty(DType::kF32, lse_shapes);
+  }
   if (!ops.status().ok()) return {};
   std::vector<AttendProblem> problems;
   problems.reserve(call.q.size());

@@ -48,8 +48,9 @@ std::vector<Shape> ColumnShapes(const Tensor& x) {
 }  // namespace
 
 Tensor Ops::ColumnMass(const Tensor& q, const Tensor& k, const AttendParams& params,
-                       const AttendSeqs& seqs, const Tensor& lse, const AttendTensors& terms) {
-  const bool softmax = params.weighting == Weighting::kSoftmax && !lse.empty();
+                       const AttendSeqs& seqs, const AttendOut& attended,
+                       const AttendTensors& terms) {
+  const bool softmax = params.weighting == Weighting::kSoftmax && !attended.lse.empty();
   if (!Require(softmax && !q.empty() && !k.empty() && q.size() == k.size(), "column_mass",
                "q, k and lse must be lists of one length, weighting softmax")) {
     return {};
@@ -67,7 +68,8 @@ Tensor Ops::ColumnMass(const Tensor& q, const Tensor& k, const AttendParams& par
   }
   if (Prepare(*this, {&seqs, 1}, &call)) {
     const std::vector<Shape> out = ColumnShapes(q);
-    const AttendFlow flow{{Column(*this, 0, out), lse}, Column(*this, 1, out), {}};
+    const AttendFlow flow{
+        {Column(*this, 0, out), attended.lse, attended.lse_low}, Column(*this, 1, out), {}};
     std::vector<bool> wanted(call.Inputs().size(), false);
     wanted[2] = true;
     const Tensor mass = LaunchAttendGrad(*this, call, seqs, flow, wanted, /*sinks=*/true,

@@ -4,10 +4,11 @@
 namespace attnd {
 namespace {
 
-bool FitsPart(const View& out, const View& lse, const Shape& shape) {
+bool FitsPart(const View& out, const View& lse, const View& lse_low, const Shape& shape) {
   if (shape.rank < 2 || !(out.shape == shape) || !IsFloat(out.dtype)) return false;
   bool fits = lse.shape.rank == shape.rank - 1 && lse.dtype == DType::kF32;
   for (int i = 0; fits && i < lse.shape.rank; ++i) fits = lse.shape[i] == shape[i];
+  if (lse_low.given()) fits = fits && lse_low.shape == lse.shape && lse_low.dtype == DType::kF32;
   return fits && (shape[shape.rank - 1] <= 1 || out.stride[shape.rank - 1] == 1);
 }
 
@@ -17,7 +18,9 @@ bool Fits(const std::vector<AttendOut>& parts) {
     const size_t size = parts[0].out.size();
     if (part.out.size() != size || part.lse.size() != size) return false;
     for (size_t p = 0; p < size; ++p) {
-      if (!FitsPart(part.out[p], part.lse[p], parts[0].out[p].shape)) return false;
+      if (!FitsPart(part.out[p], part.lse[p], ViewOf(part.lse_low, p), parts[0].out[p].shape)) {
+        return false;
+      }
     }
   }
   return true;
@@ -29,7 +32,7 @@ Parts ViewsOfParts(const std::vector<AttendOut>& parts, size_t problems) {
   Parts views(problems);
   for (size_t p = 0; p < problems; ++p) {
     for (const AttendOut& part : parts) {
-      views[p].push_back({ViewOf(part.out, p), ViewOf(part.lse, p)});
+      views[p].push_back({ViewOf(part.out, p), ViewOf(part.lse, p), ViewOf(part.lse_low, p)});
     }
   }
   return views;
@@ -51,7 +54,7 @@ std::vector<Tensor> MergeBack(Ops& ops, const std::vector<AttendOut>& parts, con
   const Parts forward = ViewsOfParts(parts, size), dparts = ViewsOfParts(back, size);
   std::vector<MergeGradProblem> problems;
   for (size_t p = 0; p < size; ++p) {
-    problems.push_back({{forward[p], out.out[p], out.lse[p]},
+    problems.push_back({{forward[p], out.out[p], out.lse[p], out.lse_low[p]},
                         ViewOf(grads[0], p),
                         ViewOf(grads[1], p),
                         dparts[p]});
@@ -70,11 +73,14 @@ AttendOut Ops::Merge(const std::vector<AttendOut>& parts, DType dtype) {
     return {};
   }
   const AttendOut out{Empty(dtype, ShapesOf(parts[0].out), LayoutsOf(parts[0].out)),
+                      Empty(DType::kF32, ShapesOf(parts[0].lse)),
                       Empty(DType::kF32, ShapesOf(parts[0].lse))};
   if (!status_.ok()) return {};
   const Parts views = ViewsOfParts(parts, out.out.size());
   std::vector<MergeProblem> problems;
-  for (size_t p = 0; p < views.size(); ++p) problems.push_back({views[p], out.out[p], out.lse[p]});
+  for (size_t p = 0; p < views.size(); ++p) {
+    problems.push_back({views[p], out.out[p], out.lse[p], out.lse_low[p]});
+  }
   if (!TryRun(MergeArgs{.problems = std::move(problems)})) ComposeMerge(*this, parts, out);
   if (!status_.ok()) return {};
 

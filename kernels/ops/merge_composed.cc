@@ -24,7 +24,7 @@ struct Weights {
   Tensor zero, least;
   std::vector<Tensor> is_absent;  // of each part: 1 where its lse is -inf
   std::vector<Tensor> weights;    // e^(lse_p - most) / sum, 0 where it is absent
-  Tensor most, sum;               // of lse_p, of e^(lse_p - most)
+  Tensor most, sum;               // of lse_p, of e^(lse_p - most); lse_low_p counts in the latter
 
   Weights(Ops& ops, const std::vector<AttendOut>& parts) {
     if (!ops.status().ok()) return;
@@ -37,7 +37,10 @@ struct Weights {
       most = most.empty() ? x : ops.Apply(ElementOp::kMaximum, most, x);
     }
     for (size_t i = 0; i < lse.size(); ++i) {
-      const Tensor rest = ops.Apply(ElementOp::kSubtract, lse[i], most);
+      Tensor rest = ops.Apply(ElementOp::kSubtract, lse[i], most);
+      if (!parts[i].lse_low.empty()) {
+        rest = ops.Apply(ElementOp::kAdd, rest, AsColumn(parts[i].lse_low));
+      }
       weights.push_back(ops.Select(is_absent[i], zero, ops.Apply(ElementOp::kExp, rest)));
       sum = sum.empty() ? weights[i] : ops.Apply(ElementOp::kAdd, sum, weights[i]);
     }
@@ -67,9 +70,18 @@ void ComposeMerge(Ops& ops, const std::vector<AttendOut>& parts, const AttendOut
   }
   ApplyInto(ops, ElementOp::kCopy, out.out, total);
   // Where one lse is +inf the sum is NaN, and the result +inf.
-  const Tensor log = ops.Apply(ElementOp::kAdd, rows.most, ops.Apply(ElementOp::kLog, rows.sum));
+  const Tensor log_sum = ops.Apply(ElementOp::kLog, rows.sum);
+  const Tensor log = ops.Apply(ElementOp::kAdd, rows.most, log_sum);
   const Tensor top = ops.Apply(ElementOp::kEqual, rows.most, ops.Affine(rows.least, -1));
-  if (ops.status().ok()) ApplyInto(ops, ElementOp::kSelect, AsColumn(out.lse), top, rows.most, log);
+  if (!ops.status().ok()) return;
+  ApplyInto(ops, ElementOp::kSelect, AsColumn(out.lse), top, rows.most, log);
+  const Tensor low =
+      ops.Apply(ElementOp::kAdd, ops.Apply(ElementOp::kSubtract, rows.most, log), log_sum);
+  // Not finite: NaN instead of 0.
+  const Tensor nothing = ops.Apply(ElementOp::kSubtract, log, log);
+  const Tensor is_finite = ops.Apply(ElementOp::kEqual, nothing, rows.zero);
+  if (!ops.status().ok()) return;
+  ApplyInto(ops, ElementOp::kSelect, AsColumn(out.lse_low), is_finite, low, rows.zero);
 }
 
 void ComposeMergeGrad(Ops& ops, const std::vector<AttendOut>& parts, const AttendOut& out,

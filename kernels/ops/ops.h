@@ -54,10 +54,11 @@ class Ops {
   AttendOut Attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendParams& params,
                    const std::vector<AttendSeqs>& parts, const AttendTensors& terms = {},
                    std::optional<DType> dtype = {});
-  // sum_i P_ij of every key row, [B,H,Nk] float32, from the lse of an Attend over the same seqs and
-  // terms. A constant.
+  // sum_i P_ij of every key row, [B,H,Nk] float32, from lse and lse_low of an Attend over the same
+  // seqs and terms. A constant.
   Tensor ColumnMass(const Tensor& q, const Tensor& k, const AttendParams& params,
-                    const AttendSeqs& seqs, const Tensor& lse, const AttendTensors& terms = {});
+                    const AttendSeqs& seqs, const AttendOut& attended,
+                    const AttendTensors& terms = {});
   // Parts over disjoint keys. out of `dtype` and of the first part's shape.
   AttendOut Merge(const std::vector<AttendOut>& parts, DType dtype = DType::kF32);
   ScanOut Scan(const Tensor& q, const Tensor& k, const Tensor& v, const ScanParams& params,

@@ -53,7 +53,7 @@ Tensor Convolved(Ops& ops, const Inputs& in, const SeqSplit& split, const Tensor
 Tensor MostUsed(Ops& ops, const SeqSplit& split, const MemoryAttention& attended,
                 const std::vector<int64_t>& rows, const O& o) {
   const Tensor mass = ops.ColumnMass(attended.q, attended.k, attended.params, attended.seqs,
-                                     attended.out.lse, attended.terms);
+                                     attended.out, attended.terms);
   const Tensor usage = ops.Reduce(ReduceOp::kSum, mass, 1);  // [B,1,rows]
   if (!ops.status().ok()) return {};
   std::vector<int64_t> begin, end, kept;
