@@ -164,7 +164,9 @@ void GradCase::AddTensors() {
   arrays_["out"] = TestArray(s.out, {s.B, s.H, s.Nq, s.Dv}, s.memory);
   if (s.weighting == Weighting::kSoftmax) {
     add("dlse", DType::kF32, {s.B, s.H, s.Nq}, 1);
-    arrays_["lse"] = TestArray(DType::kF32, {s.B, s.H, s.Nq});
+    for (const char* name : {"lse", "lse_low"}) {
+      arrays_[name] = TestArray(DType::kF32, {s.B, s.H, s.Nq});
+    }
   }
   for (const char* name : {"q", "k", "v"}) {
     const View& view = arrays_[name].view();
@@ -216,7 +218,13 @@ AttendParams GradCase::Params() const {
 
 AttendGradProblem GradCase::Problem() const {
   const GradSizes& s = sizes;
-  AttendProblem f = {Given("q"), Given("k"), Given("v"), Given("out"), Given("lse"), seqs};
+  AttendProblem f = {.q = Given("q"),
+                     .k = Given("k"),
+                     .v = Given("v"),
+                     .out = Given("out"),
+                     .lse = Given("lse"),
+                     .lse_low = Given("lse_low"),
+                     .seqs = seqs};
   f.terms = {.k2 = Whole("k2", {s.B, s.Hkv, s.Nk2, s.D}),
              .v2 = Whole("v2", {s.B, s.Hkv, s.Nk2, s.Dv}),
              .bias = Whole("bias", {s.B, s.H, s.Nq, s.Nk}),
@@ -285,12 +293,34 @@ void RunAttendGrad(Device& device, const AttendParams& params,
       p.forward.seqs = seqs.back();
       AttendTerms& t = p.forward.terms;
       AttendTermGrads& d = p.dterms;
-      for (View* view :
-           {&p.forward.q,  &p.forward.k,    &p.forward.v, &p.forward.out, &p.forward.lse,  &p.dout,
-            &p.dlse,       &p.dq,           &p.dk,        &p.dv,          &t.k2,           &t.v2,
-            &t.bias,       &t.alibi_slopes, &t.sinks,     &t.table,       &t.q_rel,        &t.r,
-            &t.row_weight, &d.k2,           &d.v2,        &d.bias,        &d.alibi_slopes, &d.sinks,
-            &d.table,      &d.q_rel,        &d.r}) {
+      for (View* view : {&p.forward.q,
+                         &p.forward.k,
+                         &p.forward.v,
+                         &p.forward.out,
+                         &p.forward.lse,
+                         &p.forward.lse_low,
+                         &p.dout,
+                         &p.dlse,
+                         &p.dq,
+                         &p.dk,
+                         &p.dv,
+                         &t.k2,
+                         &t.v2,
+                         &t.bias,
+                         &t.alibi_slopes,
+                         &t.sinks,
+                         &t.table,
+                         &t.q_rel,
+                         &t.r,
+                         &t.row_weight,
+                         &d.k2,
+                         &d.v2,
+                         &d.bias,
+                         &d.alibi_slopes,
+                         &d.sinks,
+                         &d.table,
+                         &d.q_rel,
+                         &d.r}) {
         view->data = nullptr;
       }
     }

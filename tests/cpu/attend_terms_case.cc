@@ -210,7 +210,12 @@ std::shared_ptr<const Pattern> TermsCase::RandomPattern(int64_t nq, int64_t nk) 
 }
 
 AttendProblem TermsCase::Problem() const {
-  AttendProblem p = {q.view(), k.view(), v.view(), out.view(), lse.view(), seqs};
+  AttendProblem p = {.q = q.view(),
+                     .k = k.view(),
+                     .v = v.view(),
+                     .out = out.view(),
+                     .lse = lse.view(),
+                     .seqs = seqs};
   p.terms = {.k2 = k2.view(),
              .v2 = v2.view(),
              .bias = bias.view(),

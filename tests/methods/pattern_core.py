@@ -19,11 +19,6 @@ def standard_slopes(H):
                      for h in range(H)])
 
 
-def cut(x):
-    """Finite terms clamped as the library does."""
-    return np.where(np.isfinite(x), np.clip(x, -2.29e38, 2.3e38), x).astype(x.dtype)
-
-
 @dataclasses.dataclass(frozen=True)
 class Seq:
     """Sequence `b` of tensors `t` that are not packed, or one packed sequence."""
@@ -211,8 +206,7 @@ class Core:
         seen &= self.mine[..., None]
         self.bias = np.zeros((1, 1, 1, 1), dtype)
         if "bias" in t:
-            self.bias = cut(t["bias"].astype(dtype)).reshape(
-                (1,) * (4 - t["bias"].ndim) + t["bias"].shape)
+            self.bias = t["bias"].astype(dtype).reshape((1,) * (4 - t["bias"].ndim) + t["bias"].shape)
             if oracle.bias_at:
                 self.bias = self.bias[..., *self.places_of_bias()]
             seen &= ~np.isneginf(self.bias)
@@ -253,7 +247,7 @@ class Core:
         """[1,H,1], -inf where a row has none."""
         if "sink_logits" not in self.t:
             return np.full((1, 1, 1), -np.inf, self.dtype)
-        z = cut(self.t["sink_logits"].astype(self.dtype)).reshape((1, -1, 1))
+        z = self.t["sink_logits"].astype(self.dtype).reshape((1, -1, 1))
         return np.where(self.valid, z, self.dtype(-np.inf))
 
     def products(self):
@@ -276,18 +270,21 @@ class Core:
         return np.where(self.seen, s, -np.inf).astype(dtype)
 
     def weigh(self):
-        """P and lse, steps 4 to 7; `again`: P as a backward has it that kept lse only."""
+        """P and lse, steps 4 to 7; `again`: P as a backward has it that kept lse and, as numbers of
+        the same type, what its rounding left out."""
         dtype, s = self.dtype, self.scores()
         m = np.maximum(s.max(axis=3, initial=-np.inf), self.sinks)
         m_safe = np.where(np.isneginf(m), 0, m).astype(dtype)
         e = np.exp(s - m_safe[..., None])
         z = e.sum(axis=3) + np.exp(self.sinks - m_safe)
-        with np.errstate(divide="ignore"):
-            self.lse = (m_safe + np.log(z)).astype(dtype)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            log_z = np.log(z)
+            self.lse = (m_safe + log_z).astype(dtype)
+            low = ((m_safe - self.lse) + log_z).astype(dtype)
         self.P = e / np.where(z == 0, 1, z)[..., None].astype(dtype)
-        alive = np.where(z == 0, 0, self.lse)
-        self.again = np.where(self.seen, np.exp(s - alive[..., None]), dtype(0))
-        self.of_sink = np.where(np.isneginf(self.sinks), dtype(0), np.exp(self.sinks - alive))
+        alive, low = np.where(z == 0, 0, self.lse), np.where(np.isfinite(low), low, 0)
+        self.again = np.where(self.seen, np.exp(s - alive[..., None] - low[..., None]), dtype(0))
+        self.of_sink = np.where(np.isneginf(self.sinks), dtype(0), np.exp(self.sinks - alive - low))
 
     def incoming(self):
         """grad_out and grad_lse, zero where absent and in rows without gradient."""

@@ -54,7 +54,7 @@ TEST(WorkTest, ColumnMassIsNotCreditedAgain) {
     const Tensor q = Zeros(ops, tape, {1, 2, 9, 4}), k = Zeros(ops, tape, {1, 2, 9, 4});
     const AttendSeqs seqs = {{{.nq = 9, .nk = 9, .visible_pairs = 81}}};
     const AttendOut out = ops.Attend(q, k, k, {}, seqs);
-    if (with_mass) static_cast<void>(ops.ColumnMass(q, k, {}, seqs, out.lse));
+    if (with_mass) static_cast<void>(ops.ColumnMass(q, k, {}, seqs, out));
     return out.out;
   };
   EXPECT_EQ(CountOf([&](Ops& ops, Tape* tape) { return attend(ops, tape, true); }),

@@ -107,4 +107,22 @@ void WriteView(const PlainArray& array, const View& view) {
   });
 }
 
+void WriteLse(const PlainArray& lse, const View& rounded, const View& low) {
+  WriteView(lse, rounded);
+  PlainArray rest(lse.shape);
+  for (size_t i = 0; i < lse.values.size(); ++i) {
+    const double near = static_cast<float>(lse.values[i]);
+    if (std::isfinite(near)) rest.values[i] = lse.values[i] - near;
+  }
+  WriteView(rest, low);
+}
+
+PlainArray ReadLse(const View& rounded, const View& low) {
+  PlainArray lse = ReadView(rounded);
+  if (!low.given()) return lse;
+  const PlainArray rest = ReadView(low);
+  for (size_t i = 0; i < lse.values.size(); ++i) lse.values[i] += rest.values[i];
+  return lse;
+}
+
 }  // namespace attnd::testing

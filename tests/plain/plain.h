@@ -33,6 +33,10 @@ void ForEachIndex(const Shape& shape,
 PlainArray ReadView(const View& view);
 // Rounds to the view's dtype.
 void WriteView(const PlainArray& array, const View& view);
+// lse as attention keeps it: rounded to float32, and what that left out (AttendProblem::lse_low).
+void WriteLse(const PlainArray& lse, const View& rounded, const View& low);
+// Their sum. low not given: 0.
+PlainArray ReadLse(const View& rounded, const View& low);
 
 // Runs a primitive: a specialisation for each alternative of Launch, in the file of its name.
 template <class Args>

@@ -18,6 +18,7 @@ struct Array {
   Array() = default;
   explicit Array(const View& view) : plain(ReadView(view)) {}
   explicit Array(const Shape& shape) : plain(shape) {}
+  explicit Array(PlainArray array) : plain(std::move(array)) {}
   bool given() const { return plain.shape.rank != 0; }
   size_t Offset(int64_t a, int64_t b, int64_t c, int64_t d) const {
     const int64_t at[4] = {a, b, c, d};
@@ -180,13 +181,14 @@ void Forward(const AttendParams& params, const AttendProblem& problem) {
     }
   });
   WriteView(out.plain, problem.out);
-  if (c.softmax()) WriteView(lse.plain, problem.lse);
+  if (c.softmax()) WriteLse(lse.plain, problem.lse, problem.lse_low);
 }
 
 struct Gradients {
   const Problem& c;
   const AttendGradProblem& g;
-  Array dout{g.dout}, dlse{g.dlse}, out{g.forward.out}, lse{g.forward.lse};
+  Array dout{g.dout}, dlse{g.dlse}, out{g.forward.out};
+  Array lse{ReadLse(g.forward.lse, g.forward.lse_low)};
   Array dq = Wanted(g.dq), dk = Wanted(g.dk), dv = Wanted(g.dv), dk2 = Wanted(g.dterms.k2),
         dv2 = Wanted(g.dterms.v2), dbias = Wanted(g.dterms.bias),
         dslopes = Wanted(g.dterms.alibi_slopes), dsinks = Wanted(g.dterms.sinks),

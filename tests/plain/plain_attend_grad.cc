@@ -262,7 +262,7 @@ void PlainAttendForward(const AttendParams& params, const AttendProblem& problem
     }
   }
   WriteView(out, problem.out);
-  if (p.softmax) WriteView(lse, problem.lse);
+  if (p.softmax) WriteLse(lse, problem.lse, problem.lse_low);
 }
 
 template <class T>
@@ -270,7 +270,11 @@ PlainAttendGradients PlainAttendGrad(const AttendParams& params, const AttendGra
   const AttendProblem& f = problem.forward;
   const AttendTermGrads& terms = problem.dterms;
   const Problem<T> p{params, f};
-  const Numbers<T> out(f.out), lse(f.lse), dout(problem.dout), dlse(problem.dlse);
+  const Numbers<T> out(f.out), dout(problem.dout), dlse(problem.dlse);
+  const PlainArray log_sums = ReadLse(f.lse, f.lse_low);
+  const auto lse = [&](int64_t b, int64_t h, int64_t i) {
+    return static_cast<T>(log_sums.At({b, h, i}));
+  };
   Sums<T> dq(problem.dq), dk(problem.dk), dv(problem.dv), dk2(terms.k2), dv2(terms.v2),
       dbias(terms.bias), dslopes(terms.alibi_slopes), dsinks(terms.sinks), dtable(terms.table),
       dq_rel(terms.q_rel), dr(terms.r);

@@ -8,7 +8,7 @@ void PlainRun(const MergeArgs& args) {
   for (const MergeProblem& p : args.problems) {
     const PlainMergeOut<double> merged = MergeParts<double>(ReadParts(p));
     WriteView(merged.out, p.out);
-    WriteView(merged.lse, p.lse);
+    WriteLse(merged.lse, p.lse, p.lse_low);
   }
 }
 

@@ -18,7 +18,9 @@ using PlainParts = std::vector<PlainMergeOut<double>>;
 
 inline PlainParts ReadParts(const MergeProblem& p) {
   PlainParts parts;
-  for (const MergePart& part : p.parts) parts.push_back({ReadView(part.out), ReadView(part.lse)});
+  for (const MergePart& part : p.parts) {
+    parts.push_back({ReadView(part.out), ReadLse(part.lse, part.lse_low)});
+  }
   return parts;
 }
 

@@ -129,20 +129,21 @@ inline void ShareOfKeys::SumSinks(int64_t h) {
   if (!sums.wanted() || s_.share != 0) return;
   const AttendGradProblem& grad = *task_.problem;
   const AttendProblem& p = grad.forward;
-  const double sink = CutTerm(HeadRows::Of(p.terms.sinks, s_.b, h).Scalar(0));
+  const float sink = HeadRows::Of(p.terms.sinks, s_.b, h).Scalar(0);
   const HeadRows lse = HeadRows::Of(p.lse, s_.b, h), dlse = HeadRows::Of(grad.dlse, s_.b, h);
+  const HeadRows lse_low = HeadRows::Of(p.lse_low, s_.b, h);
   const HeadRows out = HeadRows::Of(p.out, s_.b, h), dout = HeadRows::Of(grad.dout, s_.b, h);
   double sum = 0;
   for (int64_t i = 0; i < seq_.nq; ++i) {
     if (i % kTile == 0 && CheckPoint()) return;
-    const double log_sum = lse.Scalar(i);
-    if (log_sum == -std::numeric_limits<double>::infinity()) continue;
+    const float log_sum = lse.Scalar(i);
+    if (log_sum == -std::numeric_limits<float>::infinity()) continue;
     double shift = dlse.data == nullptr ? 0.0 : -static_cast<double>(dlse.Scalar(i));
     if (pair_.has_dout()) {
       PackRow(dout, i, 1.0f, m_.dout, 0);
       shift += Dot(out, i, m_.dout.Row(0), task_.Dv, m_.space.data);
     }
-    sum -= std::exp(std::min(sink - log_sum, 0.0)) * shift;
+    sum -= WeightOf(sink, log_sum, lse_low.data == nullptr ? 0 : lse_low.Scalar(i)) * shift;
   }
   *sums.Open(0) = static_cast<float>(sum);
 }

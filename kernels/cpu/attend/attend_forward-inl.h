@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numbers>
 
 #include "absl/container/inlined_vector.h"
 #include "hwy/highway.h"
@@ -40,7 +39,7 @@ inline void QueryTile::Merge(const float* state) {
     const VF max = hn::Max(own, other);
     // Where neither has seen anything: -inf - 0 instead of -inf - -inf.
     const VF base = hn::IfThenZeroElse(hn::Eq(max, hn::Set(d, kMinusInf)), max);
-    const VF keep = Exp2Small(d, hn::Sub(own, base)), add = Exp2Small(d, hn::Sub(other, base));
+    const VF keep = ExpWeight(d, hn::Sub(own, base)), add = ExpWeight(d, hn::Sub(other, base));
     const auto merge = [&](float* to, const float* from) HWY_ATTR {
       const VF kept = hn::Mul(hn::LoadU(d, to), keep);
       hn::StoreU(hn::MulAdd(hn::LoadU(d, from), add, kept), d, to);
@@ -98,15 +97,19 @@ inline void QueryTile::StoreOut(int64_t panel) {
 }
 
 inline void QueryTile::StoreLse(int64_t rows) {
-  float lse[kTile];
-  LogSums(max_, sum_, lse);
+  // Rows beyond the item's queries see the sink alone, those beyond nq nothing.
   for (int64_t i = 0; i < rows; ++i) {
     const int64_t row = t_.QueryRow(first_ + i);
-    if (row < 0) continue;
-    const float sum = i < queries_ ? sum_[i] : 0.0f;
-    const float sink = row < t_.valid_rows ? t_.terms.sink : kMinusInf;
-    const bool only_sink = sum == 0 || (sum == 1 && max_[i] == sink * std::numbers::log2e_v<float>);
-    t_.lse.Scalar(row) = only_sink ? sink : lse[i];
+    const bool sinks = row < t_.valid_rows && t_.terms.sink != kMinusInf;
+    if (i >= queries_ && row >= 0) {
+      max_[i] = sinks ? t_.terms.sink : 0.0f;
+      sum_[i] = sinks ? 1.0f : 0.0f;
+    }
+  }
+  const LogSums log_sums(max_, sum_);
+  for (int64_t i = 0; i < rows; ++i) {
+    const int64_t row = t_.QueryRow(first_ + i);
+    if (row >= 0) log_sums.Store(i, t_.lse, t_.lse_low, row);
   }
 }
 

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
-#include <numbers>
 
 #include "hwy/highway.h"
 #include "kernels/cpu/attend/attend_grad_relative-inl.h"
@@ -27,7 +26,8 @@ namespace attnd::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Packs tiles of one sequence and weighs pairs of them:
-//   S = Q K^T, dP = dO V^T, P = 2^(S - lse), dS = P (dP - delta + dlse).
+//   S = Q K^T, dP = dO V^T, P = e^(S - lse - lse_low), dS = P (dP - delta + dlse).
+// S has the bits that the forward found: products in one order, then terms in one order.
 class PairOfTiles {
  public:
   PairOfTiles(const GradTask& task, int64_t b, const GradScratch& scratch)
@@ -38,7 +38,7 @@ class PairOfTiles {
         b_(b),
         m_(scratch),
         has_dout_(grad_.dout.given()),
-        scale_(static_cast<float>(task.params.scale * task.unit())),
+        scale_(static_cast<float>(task.params.scale)),
         terms_(task, b, scratch),
         relative_(task, b, scratch) {}
 
@@ -114,7 +114,7 @@ inline void PairOfTiles::LoadKeys(int64_t kv_head, const Pattern* pattern, int64
 inline void PairOfTiles::LoadKeyBias(const Pattern* pattern, int64_t tile, GradKeys* keys) const {
   keys->has_bias = pattern != nullptr && !pattern->key_bias.empty();
   for (int64_t i = 0; keys->has_bias && i < keys->slots.count; ++i) {
-    keys->bias[i] = static_cast<float>(pattern->key_bias[tile * kTile + i] * task_.unit());
+    keys->bias[i] = pattern->key_bias[tile * kTile + i];
   }
 }
 
@@ -136,7 +136,7 @@ inline void PairOfTiles::LoadQueries(int64_t h, const Pattern* pattern, int64_t 
       if (q_rel.data != nullptr) std::fill_n(m_.q_rel.Row(i), Vectors(m_.q_rel), 0.0f);
       continue;
     }
-    // Scaled as in the forward: the scores are the same, so P sums to 1 as it did there.
+    // Scaled as in the forward.
     PackRow(q, row, scale_, m_.q, i);
     if (has_dout_) PackRow(dout, row, 1.0f, m_.dout, i);
     if (q_rel.data != nullptr) PackRow(q_rel, row, scale_, m_.q_rel, i);
@@ -148,12 +148,13 @@ inline void PairOfTiles::LoadQueries(int64_t h, const Pattern* pattern, int64_t 
 // Rows that saw no key are skipped.
 inline void PairOfTiles::LoadRowTerms(GradQueries* queries) const {
   const HeadRows lse = HeadRows::Of(p_.lse, b_, queries->h);
+  const HeadRows lse_low = HeadRows::Of(p_.lse_low, b_, queries->h);
   const HeadRows dlse = HeadRows::Of(grad_.dlse, b_, queries->h);
   const HeadRows out = HeadRows::Of(p_.out, b_, queries->h);
   const HeadRows weight = HeadRows::Of(p_.terms.row_weight, b_, queries->h);
   TileSlots& slots = queries->slots;
   for (int64_t i = 0; i < slots.count; ++i) {
-    queries->shift[i] = queries->lse_high[i] = queries->lse_low[i] = 0;
+    queries->shift[i] = queries->lse[i] = queries->lse_low[i] = 0;
     queries->factor[i] = 1;
     if (slots.rows[i] < 0) continue;
     if (!task_.softmax()) {
@@ -165,9 +166,8 @@ inline void PairOfTiles::LoadRowTerms(GradQueries* queries) const {
       slots.exists &= ~(uint64_t{1} << i);
       continue;
     }
-    const double lse2 = log_sum * std::numbers::log2e;
-    queries->lse_high[i] = static_cast<float>(lse2);
-    queries->lse_low[i] = static_cast<float>(lse2 - queries->lse_high[i]);
+    queries->lse[i] = log_sum;
+    if (lse_low.data != nullptr) queries->lse_low[i] = lse_low.Scalar(slots.rows[i]);
     if (has_dout_ && task_.needs_scores) {
       queries->shift[i] = Dot(out, slots.rows[i], m_.dout.Row(i), task_.Dv, m_.space.data);
     }
@@ -268,7 +268,7 @@ template <bool kMasked>
 HWY_INLINE void PairOfTiles::WeighPlain(const GradQueries& queries, int64_t columns) {
   const DF d;
   for (int64_t i = 0; i < queries.slots.count; ++i) {
-    const VF high = hn::Set(d, queries.lse_high[i]), low = hn::Set(d, queries.lse_low[i]);
+    const VF lse = hn::Set(d, queries.lse[i]), low = hn::Set(d, queries.lse_low[i]);
     const VF shift = hn::Set(d, queries.shift[i]);
     float *weights = m_.weights.Row(i), *dscores = m_.dscores.Row(i);
     SlotRange keys = {0, columns};
@@ -280,7 +280,7 @@ HWY_INLINE void PairOfTiles::WeighPlain(const GradQueries& queries, int64_t colu
       }
     }
     for (int64_t x = keys.begin; x < keys.end; x += kLanes) {
-      VF weight = Exp2Small(d, hn::Sub(hn::Sub(hn::LoadU(d, weights + x), high), low));
+      VF weight = ExpWeight(d, hn::Sub(hn::Sub(hn::LoadU(d, weights + x), lse), low));
       VF dscore = hn::Mul(weight, hn::Sub(hn::LoadU(d, dscores + x), shift));
       if constexpr (kMasked) {
         const auto sees = LaneMask(seen_[i] >> x);

@@ -229,8 +229,9 @@ inline void GradRelative::LoadPairs(const GradQueries& queries, const GradKeys& 
   for (int64_t i = 0; i < queries.slots.count; ++i) {
     for (uint64_t rest = seen[i]; rest != 0; rest &= rest - 1) {
       const int64_t x = std::countr_zero(rest);
+      const char* row = r.Row(Distance(queries, i, keys.slots.rows[x]));
       m_.weights.Row(i)[x] =
-          Dot(r, Distance(queries, i, keys.slots.rows[x]), m_.q_rel.Row(i), task_.D, m_.space.data);
+          DotInOrder(reinterpret_cast<const float*>(row), m_.q_rel.Row(i), task_.D);
     }
   }
 }

@@ -82,7 +82,7 @@ inline void ShareOfKeys::StoreKeys(const GradKeys& keys, int64_t tile) {
   }
 }
 
-// Q carries scale unit.
+// Q carries scale.
 inline void ShareOfKeys::StoreKey(const GradKeys& keys, int64_t i, int64_t row) {
   const AttendGradProblem& grad = *task_.problem;
   const bool second = row >= task_.Nk;
@@ -90,8 +90,7 @@ inline void ShareOfKeys::StoreKey(const GradKeys& keys, int64_t i, int64_t row) 
   const int64_t at = second ? row - task_.Nk : row;
   if (Wants(dk, /*dry=*/false)) {
     const HeadRows to = HeadRows::Of(dk, s_.b, s_.kv_head);
-    const float factor = static_cast<float>(1 / task_.unit());
-    Narrow(to.dtype, keys.m.dk.Row(i), task_.D, to.Row(at), factor);
+    Narrow(to.dtype, keys.m.dk.Row(i), task_.D, to.Row(at));
   }
   if (Wants(dv, /*dry=*/false)) {
     const HeadRows to = HeadRows::Of(dv, s_.b, s_.kv_head);

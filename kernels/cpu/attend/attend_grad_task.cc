@@ -72,10 +72,10 @@ GradTask TaskOf(const AttendGradProblem& problem, const AttendParams& params, bo
     s.factor = factor;
   };
   const int64_t H = task.H, Hkv = task.Hkv, Nq = task.Nq, D = task.D, keys = task.Nk + task.Nk2;
-  const double scale = params.scale, from_unit = 1 / task.unit();
+  const double scale = params.scale;
   sum(GradSum::kDq, problem.dq, {}, H, Nq, D, scale);
   if (task.gathers) {
-    sum(GradSum::kDk, problem.dk, d.k2, Hkv, keys, D, from_unit);
+    sum(GradSum::kDk, problem.dk, d.k2, Hkv, keys, D, 1);
     sum(GradSum::kDv, problem.dv, d.v2, Hkv, keys, task.Dv, 1);
   }
   if (f.terms.alibi_slopes.given()) sum(GradSum::kSlopes, d.alibi_slopes, {}, H, 1, 1, 1);
@@ -85,7 +85,7 @@ GradTask TaskOf(const AttendGradProblem& problem, const AttendParams& params, bo
   }
   if (f.terms.r.given()) {
     sum(GradSum::kQRel, d.q_rel, {}, H, Nq, D, scale);
-    sum(GradSum::kR, d.r, {}, H, f.terms.r.shape[2], D, from_unit);
+    sum(GradSum::kR, d.r, {}, H, f.terms.r.shape[2], D, 1);
   }
   task.needs_scores = task.wants_dk || task.wants_bias;
   for (int kind = 0; kind < GradSum::kKinds; ++kind) {

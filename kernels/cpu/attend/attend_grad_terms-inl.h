@@ -22,9 +22,10 @@ HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The terms of one sequence, for one pair of tiles at a time. In units of scores:
-//   t = S + table[label],  x = cap tanh(t / cap),
-//   s = x + bias + key_bias - slope distance,  dT = dS (1 - (x / cap)^2).
+// The terms of one sequence, for one pair of tiles at a time, in the order of ScoreTerms::Apply:
+//   t = S + scale table[label],  x = cap tanh(t / cap),
+//   s = x + table[label] - slope distance + key_bias + constants + bias,  dT = dS (1 - (x /
+//   cap)^2).
 class GradTerms {
  public:
   GradTerms(const GradTask& task, int64_t b, const GradScratch& scratch)
@@ -33,8 +34,7 @@ class GradTerms {
         seq_(task.Seq(b)),
         b_(b),
         m_(scratch),
-        unit_(static_cast<float>(task.unit())),
-        cap_(static_cast<float>(task.params.softcap * task.unit())) {}
+        cap_(static_cast<float>(task.params.softcap)) {}
 
   // From here on Weigh leaves dscores before the soft cap (dS), which is the gradient of a bias.
   void StopBeforeCap() { before_cap_ = true; }
@@ -61,10 +61,17 @@ class GradTerms {
   // The terms of one query. Null: not given.
   struct RowTerms {
     int64_t columns = 0;
-    const float *key_bias = nullptr, *constants = nullptr, *bias = nullptr;
-    const float* position = nullptr;  // of keys, relative to the tile: exact in float32
-    float from = 0, slope = 0;        // position of the query
+    const float *key_bias = nullptr, *constants = nullptr, *late_table = nullptr, *bias = nullptr;
+    const int32_t* key_rows = nullptr;  // with ALiBi
+    CutPosition position{0};            // of the query
+    float slope = 0;
     uint64_t sees = 0;
+
+    VF Distance(int64_t x) const {
+      const hn::RebindToSigned<DF> di;
+      return AlibiDistance(hn::Set(di, position.cut), hn::LoadU(di, key_rows + x),
+                           hn::Set(DF(), position.beyond));
+    }
   };
   void AddTableScores(const GradQueries& queries, const GradKeys& keys, const TileTerms& tile,
                       float factor, const Packed& to) const;
@@ -78,7 +85,7 @@ class GradTerms {
   const AttendSeq& seq_;
   const int64_t b_;
   const GradScratch& m_;
-  const float unit_, cap_;
+  const float cap_;
   bool before_cap_ = false, hides_ = false, adds_table_late_ = false;
   double distance_sum_ = 0;
 };
@@ -89,37 +96,35 @@ inline void GradTerms::Weigh(const GradQueries& queries, const GradKeys& keys,
   const bool is_labelled = tile != nullptr && !tile->labels.empty() && p_.terms.table.given();
   adds_table_late_ = is_labelled && !task_.params.cap_table;
   if (is_labelled && !adds_table_late_) {
-    const auto factor = static_cast<float>(task_.params.scale * task_.unit());
-    AddTableScores(queries, keys, *tile, factor, m_.weights);
+    AddTableScores(queries, keys, *tile, static_cast<float>(task_.params.scale), m_.weights);
   }
-  const bool has_bias = tile != nullptr && !tile->bias.empty();
-  const bool has_constants = has_bias || adds_table_late_;
-  if (has_bias) {
+  const bool has_constants = tile != nullptr && !tile->bias.empty();
+  if (has_constants) {
     Transpose(tile->bias.data(), kTile, kTile, kTile, m_.constants.data, m_.constants.stride);
-  } else if (adds_table_late_) {
-    Zero(m_.constants, kTile);
   }
-  if (adds_table_late_) AddTableScores(queries, keys, *tile, 1.0f, m_.constants);
+  if (adds_table_late_) {
+    Zero(m_.late_table, kTile);
+    AddTableScores(queries, keys, *tile, 1.0f, m_.late_table);
+  }
   const HeadRows slopes = HeadRows::Of(p_.terms.alibi_slopes, b_, queries.h);
-  const int64_t origin = std::max<int32_t>(keys.slots.rows[0], 0);
-  float position[kTile] = {}, bias[kTile] = {};
-  for (int64_t x = 0; x < keys.slots.count; ++x) {
-    position[x] = static_cast<float>(keys.slots.rows[x] - origin);
-  }
+  int32_t key_rows[kTile] = {};
+  std::copy_n(keys.slots.rows, keys.slots.count, key_rows);
+  float bias[kTile] = {};
   RowTerms row = {.columns = columns};
   if (keys.has_bias) row.key_bias = keys.bias;
   if (slopes.data != nullptr) {
-    row.position = position;
-    row.slope = slopes.Scalar(0) * unit_;
+    row.key_rows = key_rows;
+    row.slope = slopes.Scalar(0);
   }
   hides_ = false;
   distance_sum_ = 0;
   for (int64_t i = 0; i < queries.slots.count; ++i) {
     if (has_constants) row.constants = m_.constants.Row(i);
+    if (adds_table_late_) row.late_table = m_.late_table.Row(i);
     if (p_.terms.bias.given() && seen[i] != 0) {
       row.bias = ReadBias(queries, keys, i, bias);
     }
-    row.from = static_cast<float>(queries.slots.rows[i] + seq_.offset - origin);
+    row.position = CutPosition(queries.slots.rows[i] + seq_.offset);
     row.sees = seen[i];
     seen[i] = WeighRow(queries, i, row);
     hides_ = hides_ || seen[i] != row.sees;
@@ -130,7 +135,7 @@ inline void GradTerms::Weigh(const GradQueries& queries, const GradKeys& keys,
 inline uint64_t GradTerms::AddScores(const RowTerms& row, float* scores, float* keeps) const {
   const DF d;
   const VF cap = hn::Set(d, cap_), inverse_cap = hn::Set(d, cap_ == 0 ? 0 : 1 / cap_);
-  const VF one = hn::Set(d, 1.0f), unit = hn::Set(d, unit_), from = hn::Set(d, row.from);
+  const VF one = hn::Set(d, 1.0f);
   uint64_t seen = 0;
   for (int64_t x = 0; x < row.columns; x += kLanes) {
     VF score = hn::LoadU(d, scores + x), keep = one;
@@ -139,15 +144,12 @@ inline uint64_t GradTerms::AddScores(const RowTerms& row, float* scores, float* 
       keep = capped.slope;
       score = capped.x;
     }
+    if (row.late_table != nullptr) score = hn::Add(score, hn::LoadU(d, row.late_table + x));
+    if (row.key_rows != nullptr) {
+      score = WithAlibi(score, row.Distance(x), hn::Set(d, row.slope));
+    }
     if (row.key_bias != nullptr) score = hn::Add(score, hn::LoadU(d, row.key_bias + x));
-    if (row.constants != nullptr) {
-      score = hn::MulAdd(unit, hn::LoadU(d, row.constants + x), score);
-    }
-    if (row.position != nullptr) {
-      const VF distance = hn::Abs(hn::Sub(from, hn::LoadU(d, row.position + x)));
-      // The slope in one part, unlike the forward's two: it moves P by as much as rounding s does.
-      score = WithAlibi(score, distance, hn::Set(d, row.slope));
-    }
+    if (row.constants != nullptr) score = hn::Add(score, hn::LoadU(d, row.constants + x));
     if (row.bias != nullptr) {
       const VF bias = hn::LoadU(d, row.bias + x);
       const VF hidden = hn::Set(d, -std::numeric_limits<float>::infinity());
@@ -156,7 +158,7 @@ inline uint64_t GradTerms::AddScores(const RowTerms& row, float* scores, float* 
       uint64_t word;
       std::memcpy(&word, bits, sizeof(word));
       seen |= word << x;
-      score = WithBias(score, bias, unit);
+      score = WithBias(score, bias);
     }
     hn::StoreU(score, d, scores + x);
     hn::StoreU(before_cap_ ? one : keep, d, keeps + x);
@@ -171,17 +173,14 @@ inline uint64_t GradTerms::WeighRow(const GradQueries& queries, int64_t i, const
   float keeps[kTile], phi[kTile], derivative[kTile];  // keeps: dx / dt
   const uint64_t sees = row.sees & AddScores(row, weights, keeps);
   if (!task_.softmax()) PhiRow(task_.params.weighting, weights, row.columns, phi, derivative);
-  const VF high = hn::Set(d, queries.lse_high[i]), low = hn::Set(d, queries.lse_low[i]);
+  const VF lse = hn::Set(d, queries.lse[i]), low = hn::Set(d, queries.lse_low[i]);
   const VF shift = hn::Set(d, queries.shift[i]), factor = hn::Set(d, queries.factor[i]);
-  const VF from = hn::Set(d, row.from);
   VF distance_sum = hn::Zero(d);
   for (int64_t x = 0; x < row.columns; x += kLanes) {
     const VF dp = hn::LoadU(d, dscores + x);
     VF weight, dscore;
     if (task_.softmax()) {
-      // No weight is above 1, however far the rounding of a large lse is from it. NaN stays NaN.
-      const VF exponent = hn::Sub(hn::Sub(hn::LoadU(d, weights + x), high), low);
-      weight = Exp2Small(d, hn::Min(hn::Zero(d), exponent));
+      weight = ExpWeight(d, hn::Sub(hn::Sub(hn::LoadU(d, weights + x), lse), low));
       dscore = hn::Mul(weight, hn::Sub(dp, shift));
     } else {
       weight = hn::Mul(factor, hn::LoadU(d, phi + x));
@@ -190,13 +189,12 @@ inline uint64_t GradTerms::WeighRow(const GradQueries& queries, int64_t i, const
     const auto visible = LaneMask(sees >> x);
     weight = hn::IfThenElseZero(visible, weight);
     dscore = hn::IfThenElseZero(visible, dscore);
-    if (row.position != nullptr) {
-      const VF distance = hn::Abs(hn::Sub(from, hn::LoadU(d, row.position + x)));
-      distance_sum = hn::MulAdd(dscore, distance, distance_sum);
+    if (row.key_rows != nullptr) {
+      distance_sum = hn::MulAdd(dscore, row.Distance(x), distance_sum);
     }
     const VF kept = hn::IfThenElseZero(visible, hn::Mul(dscore, hn::LoadU(d, keeps + x)));
-    // The row of constants has been added to the scores, so its memory is free for dS.
-    if (adds_table_late_) hn::StoreU(dscore, d, m_.constants.Row(i) + x);
+    // The row of the table has been added to the scores, so its memory is free for dS.
+    if (adds_table_late_) hn::StoreU(dscore, d, m_.late_table.Row(i) + x);
     hn::StoreU(weight, d, weights + x);
     hn::StoreU(kept, d, dscores + x);
   }
@@ -238,7 +236,7 @@ inline void GradTerms::AddTableScores(const GradQueries& queries, const GradKeys
     float* scores = to.Row(i);
     for (int64_t x = 0; x < keys.slots.count; ++x) {
       const uint16_t label = tile.labels[x * kTile + i];
-      if (label != TileTerms::kNoLabel) scores[x] += row[label] * factor;
+      if (label != TileTerms::kNoLabel) scores[x] = WithLabelled(scores[x], row[label], factor);
     }
   }
 }
@@ -247,7 +245,7 @@ inline void GradTerms::AddTable(const GradQueries& queries, const GradKeys& keys
                                 const TileTerms* tile, const uint64_t* seen,
                                 const PartialRows& dtable) const {
   if (!dtable.wanted() || tile == nullptr || tile->labels.empty()) return;
-  const Packed& dscores = adds_table_late_ ? m_.constants : m_.dscores;
+  const Packed& dscores = adds_table_late_ ? m_.late_table : m_.dscores;
   for (int64_t i = 0; i < queries.slots.count; ++i) {
     if (queries.slots.rows[i] < 0) continue;
     float* row = dtable.Open(queries.slots.rows[i]);

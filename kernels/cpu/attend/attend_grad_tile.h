@@ -5,7 +5,6 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
-#include <numbers>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -104,8 +103,6 @@ struct GradTask {
   const AttendSeq& Seq(int64_t b) const { return problem->forward.seqs[b]; }
   KeyShares Shares(int64_t tiles) const { return {tiles, shares, shares_in_order}; }
   bool softmax() const { return params.weighting == Weighting::kSoftmax; }
-  // Scores are kept in units of 1 / unit(): in base 2 where they are exponents.
-  double unit() const { return softmax() ? std::numbers::log2e : 1.0; }
   PartialRows Of(GradSum::Kind kind, int64_t b, int64_t head, int64_t share) const {
     const GradSum& s = sums[kind];
     if (s.rows == 0 || floats == nullptr) return {};
@@ -173,8 +170,8 @@ struct GradScratch {
   static constexpr int64_t kMaxStrips = kMaxKeyBlock + 1;
   absl::InlinedVector<Strip, kMaxStrips> strips;
   Packed dr;
-  Packed constants;  // [query][key]
-  Packed dbias;      // [query][key]
+  Packed constants, late_table;  // [query][key]
+  Packed dbias;                  // [query][key]
   int64_t floats = 0;
 
   GradScratch(const GradTask& task, float* base) {
@@ -204,6 +201,8 @@ struct GradScratch {
     weights = scores(kBeyond, kTile);
     dscores = scores(kTile, kBeyond);
     constants = take(kTile, kTile, kTile);
+    const bool is_late = task.problem->forward.terms.table.given() && !task.params.cap_table;
+    late_table = take(is_late ? kTile : 0, kTile, kTile);
     space = rows(kTile, std::max(D, Dv));
     if (has_relative) {
       q_rel = rows(kTile, D);

@@ -40,7 +40,7 @@ struct HeadTerms {
 // Some consecutive tiles of query slots of one head, or rows that stand in no slot.
 struct AttendItem {
   int64_t D = 0, Dv = 0;
-  HeadRows q, out, lse;  // from row 0; no lse where weighting is not softmax
+  HeadRows q, out, lse, lse_low;  // from row 0; no lse where weighting is not softmax
   HeadRows k, v, k2, v2;
   int64_t k_rows = 0;  // from there on a key row is one of k2, v2
 
@@ -62,8 +62,7 @@ struct AttendItem {
 
   // Whether the scores change between product and exponential.
   bool has_terms = false;
-  double unit = 1;        // of scores in the end: log2(e) with softmax, whose scores are in base 2
-  float query_scale = 1;  // scale, in units already unless a soft cap follows
+  float query_scale = 1;
   HeadTerms terms;
 
   // The row of slot first + i; -1: none.

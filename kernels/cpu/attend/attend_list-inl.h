@@ -10,7 +10,6 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <numbers>
 
 #include "hwy/highway.h"
 #include "kernels/core/run_control.h"
@@ -170,8 +169,7 @@ struct PairChunk {
 class ListScores {
  public:
   explicit ListScores(const ListHead& head)
-      : head_(head),
-        scale_(static_cast<float>(head.params.scale * (has_cap() ? 1 : std::numbers::log2e))) {}
+      : head_(head), scale_(static_cast<float>(head.params.scale)) {}
 
   bool has_cap() const { return head_.params.softcap > 0; }
 
@@ -186,7 +184,7 @@ class ListScores {
         const float bias = by_query ? BiasOf(own, ids[t]) : BiasOf(ids[t], own);
         if (bias == -std::numeric_limits<float>::infinity()) continue;
         c->kept[c->n] = ids[t];
-        c->bias[c->n++] = CutTerm(bias);
+        c->bias[c->n++] = bias;
       }
     }
     if (head_.slope == nullptr) return;
@@ -196,7 +194,7 @@ class ListScores {
     }
   }
 
-  // Dot products to scores in base 2.
+  // Dot products to scores.
   void Score(PairChunk* c) const {
     const DF d;
     const VF scale = hn::Set(d, scale_);
@@ -204,16 +202,13 @@ class ListScores {
       hn::StoreU(hn::Mul(scale, hn::LoadU(d, c->scores + t)), d, c->scores + t);
     }
     if (has_cap()) Cap(c);
-    constexpr double kUnit = std::numbers::log2e;
-    // WithBias and WithAlibi pair by pair: fma rounds once with SSE4 as well, and float64 keeps the
-    // slope exact.
-    if (head_.bias.data != nullptr) {
-      for (int64_t t = 0; t < c->n; ++t) {
-        c->scores[t] = std::fma(static_cast<float>(kUnit), c->bias[t], c->scores[t]);
-      }
+    for (int64_t t = 0; head_.bias.data != nullptr && t < c->n; t += kLanes) {
+      const VF score = WithBias(hn::LoadU(d, c->scores + t), hn::LoadU(d, c->bias + t));
+      hn::StoreU(score, d, c->scores + t);
     }
     if (head_.slope == nullptr) return;
-    const double slope = *head_.slope * kUnit;
+    // Distances are beyond 2^24 where float32 would round them.
+    const double slope = *head_.slope;
     for (int64_t t = 0; t < c->n; ++t) {
       c->scores[t] = static_cast<float>(c->scores[t] - slope * c->distance[t]);
     }
@@ -228,8 +223,7 @@ class ListScores {
   void Cap(PairChunk* c) const {
     const DF d;
     const auto cap = static_cast<float>(head_.params.softcap);
-    const VF inverse = hn::Set(d, 1 / cap);
-    const VF factor = hn::Set(d, static_cast<float>(cap * std::numbers::log2e));
+    const VF inverse = hn::Set(d, 1 / cap), factor = hn::Set(d, cap);
     for (int64_t t = 0; t < c->n; t += kLanes) {
       const Capped capped = WithCap(hn::LoadU(d, c->scores + t), inverse, factor);
       hn::StoreU(capped.slope, d, c->keeps + t);

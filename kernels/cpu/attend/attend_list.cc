@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <numbers>
 #include <vector>
 
 #include "kernels/core/integer.h"
@@ -15,6 +14,7 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/attend/attend_list-inl.h"
+#include "kernels/cpu/attend/log_sums-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
@@ -45,14 +45,15 @@ class ListedQueries {
     for (int64_t r = 0; r < rows_; ++r) {
       Widen(head_.q.dtype, head_.q.Row(first_ + r), head_.D, q_ + r * D);
       const bool sinks = has_sink && first_ + r < head_.nq;
-      max_[r] = sinks ? head_.sink * std::numbers::log2e_v<float> : kHidden;
+      max_[r] = sinks ? head_.sink : kHidden;
       sum_[r] = sinks ? 1.0f : 0.0f;
     }
     const PairList& list = head_.pattern->keys_of;
     const int64_t block = ListBlockRows(list, head_.Nk, D + ListStride(head_.Dv));
     EachListed(list, first_, rows_, head_.Nk, block, next_,
                [&](int64_t i, const int32_t* ids, int64_t n) HWY_ATTR { Visit(i, ids, n); });
-    for (int64_t r = 0; r < rows_; ++r) Store(r);
+    for (int64_t r = 0; r < rows_; ++r) StoreOut(r);
+    StoreLse();
   }
 
  private:
@@ -77,7 +78,7 @@ class ListedQueries {
     // Where nothing was seen before, all is zero; -inf - 0 instead of -inf - -inf.
     const VF base = hn::Set(d, now == kHidden ? 0.0f : now);
     if (now != old) {
-      const VF shrink = Exp2Small(d, hn::Sub(hn::Set(d, old), base));
+      const VF shrink = ExpWeight(d, hn::Sub(hn::Set(d, old), base));
       for (int64_t x = 0; x < head_.Dv; x += kLanes) {
         hn::StoreU(hn::Mul(shrink, hn::LoadU(d, sum_v + x)), d, sum_v + x);
       }
@@ -86,7 +87,7 @@ class ListedQueries {
     }
     VF sum = hn::Zero(d);
     for (int64_t t = 0; t < pairs_.n; t += kLanes) {
-      const VF weight = Exp2Small(d, hn::Sub(hn::LoadU(d, pairs_.scores + t), base));
+      const VF weight = ExpWeight(d, hn::Sub(hn::LoadU(d, pairs_.scores + t), base));
       hn::StoreU(weight, d, pairs_.scores + t);
       sum = hn::Add(sum, weight);
     }
@@ -94,7 +95,7 @@ class ListedQueries {
     AddWeighted(pairs_.scores, values, pairs_.n, head_.Dv, sum_v);
   }
 
-  void Store(int64_t r) {
+  void StoreOut(int64_t r) {
     const int64_t i = first_ + r;
     const float sum = sum_[r];
     if (sum == 0) {
@@ -103,11 +104,19 @@ class ListedQueries {
       Narrow(head_.out.dtype, sum_v_ + r * ListStride(head_.Dv), head_.Dv, head_.out.Row(i),
              1 / sum);
     }
-    const float sink = i < head_.nq ? head_.sink : kHidden;
-    const bool only_sink = sum == 0 || (sum == 1 && max_[r] == sink * std::numbers::log2e_v<float>);
-    const double log2_sum = max_[r] + std::log2(static_cast<double>(sum));
-    head_.lse.Scalar(i) =
-        only_sink ? sink : static_cast<float>(log2_sum * std::numbers::ln2_v<double>);
+  }
+
+  void StoreLse() {
+    for (int64_t first = 0; first < rows_; first += kTile) {
+      const int64_t rows = std::min(kTile, rows_ - first);
+      float max[kTile] = {}, sum[kTile] = {};
+      std::copy_n(max_ + first, rows, max);
+      std::copy_n(sum_ + first, rows, sum);
+      const LogSums log_sums(max, sum);
+      for (int64_t i = 0; i < rows; ++i) {
+        log_sums.Store(i, head_.lse, head_.lse_low, first_ + first + i);
+      }
+    }
   }
 
   const ListHead& head_;
@@ -161,12 +170,13 @@ ListHead ListHead::Of(const AttendProblem& p, const AttendParams& params, int64_
                 .v = HeadRows::Of(p.v, b, kv),
                 .out = HeadRows::Of(p.out, b, h),
                 .lse = HeadRows::Of(p.lse, b, h),
+                .lse_low = HeadRows::Of(p.lse_low, b, h),
                 .params = params,
                 .slope = scalar(t.alibi_slopes),
                 .offset = seq.offset,
                 .pattern = seq.Of(h)};
   if (t.bias.given()) head.bias = HeadPlane::Of(t.bias, b, h);
-  if (t.sinks.given()) head.sink = CutTerm(*scalar(t.sinks));
+  if (t.sinks.given()) head.sink = *scalar(t.sinks);
   return head;
 }
 

@@ -34,7 +34,7 @@ constexpr int64_t kListChunk = 64;
 struct ListHead {
   int64_t D = 0, Dv = 0, Nq = 0, Nk = 0;
   int64_t nq = 0;  // rows from there on see nothing, no sink either
-  HeadRows q, k, v, out, lse, dout, dlse;
+  HeadRows q, k, v, out, lse, lse_low, dout, dlse;
   AttendParams params;
   HeadPlane bias;
   const float* slope = nullptr;  // of ALiBi; null: none
@@ -67,10 +67,10 @@ inline int64_t ListBlockRows(const PairList& list, int64_t others, int64_t float
   return std::max({kBlockFloats / floats_a_row, static_cast<int64_t>(for_pairs), int64_t{1}});
 }
 
-// What the backward needs of each query of a head: lse in base 2 in two parts, since its rounding
-// multiplies P, and delta - dlse. high is +inf where a query saw nothing.
+// What the backward needs of each query of a head: lse (+inf where the query saw nothing), lse_low,
+// and delta - dlse.
 struct ListRowTerms {
-  float *high = nullptr, *low = nullptr, *shift = nullptr;
+  float *lse = nullptr, *lse_low = nullptr, *shift = nullptr;
 };
 
 struct ListGradHead {

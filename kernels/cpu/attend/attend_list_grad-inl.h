@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numbers>
 #include <span>
 
 #include "hwy/highway.h"
@@ -35,12 +34,12 @@ void ListTermsOfRows(const ListGradHead& grad, int64_t first, int64_t rows, floa
   float *out = scratch, *dout = scratch + ListStride(head.Dv);
   std::fill_n(scratch, 2 * ListStride(head.Dv), 0.0f);
   for (int64_t i = first; i < first + rows; ++i) {
-    const double lse = head.lse.Scalar(i), lse2 = lse * std::numbers::log2e;
-    grad.rows.high[i] = std::numeric_limits<float>::infinity();
-    grad.rows.low[i] = grad.rows.shift[i] = 0;
-    if (i >= head.nq || lse == -std::numeric_limits<double>::infinity()) continue;
-    grad.rows.high[i] = static_cast<float>(lse2);
-    grad.rows.low[i] = static_cast<float>(lse2 - grad.rows.high[i]);
+    const float lse = head.lse.Scalar(i);
+    grad.rows.lse[i] = std::numeric_limits<float>::infinity();
+    grad.rows.lse_low[i] = grad.rows.shift[i] = 0;
+    if (i >= head.nq || lse == -std::numeric_limits<float>::infinity()) continue;
+    grad.rows.lse[i] = lse;
+    if (head.lse_low.data != nullptr) grad.rows.lse_low[i] = head.lse_low.Scalar(i);
     float shift = 0;
     if (head.dout.data != nullptr) {
       Widen(head.out.dtype, head.out.Row(i), head.Dv, out);
@@ -50,7 +49,7 @@ void ListTermsOfRows(const ListGradHead& grad, int64_t first, int64_t rows, floa
     if (head.dlse.data != nullptr) shift -= head.dlse.Scalar(i);
     grad.rows.shift[i] = shift;
     if (head.sink == -std::numeric_limits<float>::infinity()) continue;
-    sums->sink -= std::exp(std::min(head.sink - lse, 0.0)) * shift;
+    sums->sink -= WeightOf(head.sink, lse, grad.rows.lse_low[i]) * shift;
   }
 }
 
@@ -108,7 +107,7 @@ inline void ListedGrad::LoadRow(int64_t own, float* row) const {
 // False: no pair is visible.
 inline bool ListedGrad::Weigh(int64_t own, const int32_t* ids, int64_t n, const float* row) {
   const DF d;
-  if (by_query_ && std::isinf(grad_.rows.high[own])) return false;
+  if (by_query_ && grad_.rows.lse[own] == std::numeric_limits<float>::infinity()) return false;
   scores_.Take(by_query_, own, ids, n, &pairs_);
   if (pairs_.n == 0) return false;
   rows_ = others_.Load(pairs_.ids, pairs_.n);
@@ -120,18 +119,17 @@ inline bool ListedGrad::Weigh(int64_t own, const int32_t* ids, int64_t n, const 
     std::fill_n(dscores_, PairChunk::kRoom, 0.0f);
   }
   scores_.Score(&pairs_);
-  float high[PairChunk::kRoom], low[PairChunk::kRoom], shift[PairChunk::kRoom];
+  float lse[PairChunk::kRoom], low[PairChunk::kRoom], shift[PairChunk::kRoom];
   for (int64_t t = 0; t < pairs_.n; ++t) {
     const int64_t i = by_query_ ? own : pairs_.ids[t];
-    high[t] = grad_.rows.high[i];
-    low[t] = grad_.rows.low[i];
+    lse[t] = grad_.rows.lse[i];
+    low[t] = grad_.rows.lse_low[i];
     shift[t] = grad_.rows.shift[i];
   }
   for (int64_t t = 0; t < pairs_.n; t += kLanes) {
     const VF score = hn::LoadU(d, pairs_.scores + t);
-    const VF exponent = hn::Sub(hn::Sub(score, hn::LoadU(d, high + t)), hn::LoadU(d, low + t));
-    // No weight is above 1, however far the rounding of a large lse is from it. NaN stays NaN.
-    const VF weight = Exp2Small(d, hn::Min(hn::Zero(d), exponent));
+    const VF exponent = hn::Sub(hn::Sub(score, hn::LoadU(d, lse + t)), hn::LoadU(d, low + t));
+    const VF weight = ExpWeight(d, exponent);
     const VF dscore = hn::Mul(weight, hn::Sub(hn::LoadU(d, dscores_ + t), hn::LoadU(d, shift + t)));
     const VF dt = scores_.has_cap() ? hn::Mul(dscore, hn::LoadU(d, pairs_.keeps + t)) : dscore;
     hn::StoreU(weight, d, pairs_.scores + t);

@@ -26,7 +26,10 @@ inline Packed From(const Packed& x, int64_t row, int64_t column) {
   return {x.Row(row) + column, x.stride, x.width};
 }
 inline int64_t Vectors(const Packed& x) { return RoundUp(x.width, kLanes); }
-inline void Zero(const Packed& x, int64_t rows) { std::fill_n(x.data, rows * x.stride, 0.0f); }
+// What lies between the rows stays: the relative term keeps scores beside a tile.
+inline void Zero(const Packed& x, int64_t rows) {
+  for (int64_t i = 0; i < rows; ++i) std::fill_n(x.Row(i), Vectors(x), 0.0f);
+}
 
 // A row as float32, columns up to a whole vector filled with zeros.
 HWY_INLINE void PackRow(const HeadRows& from, int64_t row, float factor, const Packed& to,
@@ -64,6 +67,16 @@ HWY_INLINE float Dot(const HeadRows& stored, int64_t row, const float* packed, i
   float dot = hn::GetLane(hn::SumOfLanes(d, sum));
   for (; x < n; ++x) dot += left[x] * packed[x];
   return dot;
+}
+
+// The same of float32 as the micro-kernel adds it up: in order, one rounding a step with FMA.
+HWY_INLINE float DotInOrder(const float* left, const float* right, int64_t n) {
+  const hn::CappedTag<float, 1> d;
+  auto sum = hn::Zero(d);
+  for (int64_t x = 0; x < n; ++x) {
+    sum = hn::MulAdd(hn::LoadU(d, left + x), hn::LoadU(d, right + x), sum);
+  }
+  return hn::GetLane(sum);
 }
 
 // The rows in the slots of one tile. Bit i of `exists`: slot i holds a row that takes part.
@@ -140,7 +153,7 @@ class Finiteness {
 struct GradKeys {
   GradScratch::Keys m;
   TileSlots slots;
-  float bias[kTile];  // key_bias in the unit of scores
+  float bias[kTile];  // key_bias
   bool has_bias = false;
   Finiteness finiteness;
 };
@@ -150,9 +163,8 @@ struct GradQueries {
   Packed q, dout, q_rel;
   TileSlots slots;  // `exists` without those that see nothing
   int64_t h = 0;
-  // lse in the unit of scores, in two parts since its rounding multiplies P; delta - dlse; the
-  // factor of a weight that is no softmax.
-  float lse_high[kTile], lse_low[kTile], shift[kTile], factor[kTile];
+  // lse and lse_low; delta - dlse; the factor of a weight that is no softmax.
+  float lse[kTile], lse_low[kTile], shift[kTile], factor[kTile];
   Finiteness finiteness;
 };
 

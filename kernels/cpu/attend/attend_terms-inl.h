@@ -56,9 +56,10 @@ class ScoreTerms {
   void Start(const KeyPart& part, int64_t panel, float* scores) {
     relative_.Load(part, panel, scores);
   }
-  // scores [key][kPanel], their start and query_scale q.k, become scores in units of
-  // AttendItem::unit, or weights where no softmax follows, with `seen` [kPanel] counting them. Only
-  // of keys that the panel sees. Invisible pairs are selected away, whatever they hold.
+  // scores [key][kPanel], their start and query_scale q.k, become scores, or weights where no
+  // softmax follows, with `seen` [kPanel] counting them. Only of keys that the panel sees.
+  // Invisible pairs are selected away, whatever they hold. The backward adds the same terms in the
+  // same order (attend_grad_terms-inl.h), so that it finds the same bits.
   void Apply(const KeyPart& part, int64_t panel, float* scores, float* seen) const;
   // Queries of the tile that see a key.
   uint64_t Sees(const KeyPart& part, int64_t key) const;
@@ -79,19 +80,18 @@ class ScoreTerms {
   const AttendItem& t_;
   int64_t first_, queries_;
   const TermSpace& space_;
-  int32_t* position_;  // [64], cut to +-2^30
-  float* beyond_;      // [64], what was cut off: the query is farther from every key by as much
+  int32_t* position_;  // [64], CutPosition::cut
+  float* beyond_;      // [64], CutPosition::beyond
   RelativeScores relative_;
 };
 
 inline void ScoreTerms::LoadQueries(float* rows) {
-  constexpr int64_t kFar = int64_t{1} << 30;
   for (int64_t i = 0; i < kTile; ++i) {
     // Lanes without a query take the position of the last one.
     const int64_t row = t_.QueryRow(first_ + std::min(i, queries_ - 1));
-    const int64_t position = row + t_.terms.offset, cut = std::clamp(position, -kFar, kFar);
-    position_[i] = static_cast<int32_t>(cut);
-    beyond_[i] = static_cast<float>(std::abs(position - cut));
+    const CutPosition position(row + t_.terms.offset);
+    position_[i] = position.cut;
+    beyond_[i] = position.beyond;
   }
   if (relative_.given()) relative_.LoadQueries(rows);
 }
@@ -103,7 +103,7 @@ inline void ScoreTerms::Apply(const KeyPart& part, int64_t panel, float* scores,
   const bool caps_table = t_.terms.params.cap_table;
   if (is_labelled && caps_table) AddLabelled(part, panel, t_.query_scale, scores);
   if (t_.terms.params.softcap > 0) Cap(part, scores);
-  if (is_labelled && !caps_table) AddLabelled(part, panel, static_cast<float>(t_.unit), scores);
+  if (is_labelled && !caps_table) AddLabelled(part, panel, 1.0f, scores);
   if (t_.terms.slope != nullptr) AddAlibi(part, panel, scores);
   AddConstants(part, panel, scores);
   if (t_.terms.bias.data != nullptr) {
@@ -127,8 +127,9 @@ inline void ScoreTerms::AddLabelled(const KeyPart& part, int64_t panel, float fa
     for (int64_t key = part.seen.begin; key < part.seen.end; ++key) {
       const uint16_t label = part.terms->labels[key * kTile + panel * kPanel + i];
       if (label == TileTerms::kNoLabel) continue;
-      scores[key * kPanel + i] +=
-          factor * *reinterpret_cast<const float*>(entries + label * table.column);
+      float& score = scores[key * kPanel + i];
+      score = WithLabelled(score, *reinterpret_cast<const float*>(entries + label * table.column),
+                           factor);
     }
   }
 }
@@ -192,7 +193,7 @@ HWY_INLINE void ForVectors(float* row, const F& f) {
 inline void ScoreTerms::Cap(const KeyPart& part, float* scores) const {
   const DF d;
   const auto cap = static_cast<float>(t_.terms.params.softcap);
-  const VF inverse = hn::Set(d, 1 / cap), factor = hn::Set(d, static_cast<float>(cap * t_.unit));
+  const VF inverse = hn::Set(d, 1 / cap), factor = hn::Set(d, cap);
   for (int64_t key = part.seen.begin; key < part.seen.end; ++key) {
     ForVectors(scores + key * kPanel,
                [&](VF t, int64_t) HWY_ATTR { return WithCap(t, inverse, factor).x; });
@@ -202,17 +203,14 @@ inline void ScoreTerms::Cap(const KeyPart& part, float* scores) const {
 inline void ScoreTerms::AddAlibi(const KeyPart& part, int64_t panel, float* scores) const {
   const DF d;
   const hn::RebindToSigned<DF> di;
-  // In two parts: times the distance, the rounding of one would be most of the error of a far pair.
-  const double exact = *t_.terms.slope * t_.unit;
-  const auto rounded = static_cast<float>(exact);
-  const VF slope = hn::Set(d, rounded), rest = hn::Set(d, static_cast<float>(exact - rounded));
+  const VF slope = hn::Set(d, *t_.terms.slope);
   for (int64_t key = part.seen.begin; key < part.seen.end; ++key) {
     const auto row = hn::Set(di, static_cast<int32_t>(t_.KeyRow(part.first + key)));
     ForVectors(scores + key * kPanel, [&](VF s, int64_t x) HWY_ATTR {
       const int64_t at = panel * kPanel + x;
-      const auto apart = hn::ConvertTo(d, hn::Sub(hn::LoadU(di, position_ + at), row));
-      const VF distance = hn::Add(hn::Abs(apart), hn::LoadU(d, beyond_ + at));
-      return WithAlibi(WithAlibi(s, distance, rest), distance, slope);
+      const VF distance =
+          AlibiDistance(hn::LoadU(di, position_ + at), row, hn::LoadU(d, beyond_ + at));
+      return WithAlibi(s, distance, slope);
     });
   }
 }
@@ -221,29 +219,25 @@ inline void ScoreTerms::AddAlibi(const KeyPart& part, int64_t panel, float* scor
 inline void ScoreTerms::AddConstants(const KeyPart& part, int64_t panel, float* scores) const {
   const DF d;
   if (t_.pattern == nullptr) return;
-  const VF unit = hn::Set(d, static_cast<float>(t_.unit));
   const bool has_key_bias = !t_.pattern->key_bias.empty();
   for (int64_t key = part.seen.begin; has_key_bias && key < part.seen.end; ++key) {
-    const VF added =
-        hn::Set(d, static_cast<float>(t_.pattern->key_bias[part.first + key] * t_.unit));
+    const VF added = hn::Set(d, t_.pattern->key_bias[part.first + key]);
     ForVectors(scores + key * kPanel, [&](VF s, int64_t) HWY_ATTR { return hn::Add(s, added); });
   }
   if (part.terms == nullptr || part.terms->bias.empty()) return;
   for (int64_t key = part.seen.begin; key < part.seen.end; ++key) {
     const float* added = part.terms->bias.data() + key * kTile + panel * kPanel;
-    ForVectors(scores + key * kPanel, [&](VF s, int64_t x) HWY_ATTR {
-      return hn::MulAdd(unit, hn::LoadU(d, added + x), s);
-    });
+    ForVectors(scores + key * kPanel,
+               [&](VF s, int64_t x) HWY_ATTR { return hn::Add(s, hn::LoadU(d, added + x)); });
   }
 }
 
 inline void ScoreTerms::AddBias(const KeyPart& part, float* scores) const {
   const DF d;
-  const VF unit = hn::Set(d, static_cast<float>(t_.unit));
   for (int64_t key = part.seen.begin; key < part.seen.end; ++key) {
     const float* bias = space_.bias + key * kPanel;
     ForVectors(scores + key * kPanel,
-               [&](VF s, int64_t x) HWY_ATTR { return WithBias(s, hn::LoadU(d, bias + x), unit); });
+               [&](VF s, int64_t x) HWY_ATTR { return WithBias(s, hn::LoadU(d, bias + x)); });
   }
 }
 

@@ -32,11 +32,10 @@ struct HeadRows {
   HeadRows From(int64_t n) const { return {data + n * stride, stride, dtype}; }
 };
 
-// Finite biases and sinks are cut to these bounds, so that they stay finite times log2(e). At
-// either bound the rounded score in base 2 is no less than lse in base 2, and lse is the bound
-// itself: the backward finds weight 1 for a key that outweighs all others.
-constexpr float kLeastTerm = -2.29e38f, kMostTerm = 2.3e38f;
-inline float CutTerm(float x) { return std::isinf(x) ? x : std::clamp(x, kLeastTerm, kMostTerm); }
+// The weight of a score in a row with these lse and lse_low.
+inline double WeightOf(float score, float lse, float lse_low) {
+  return std::exp((double{score} - double{lse}) - double{lse_low});
+}
 
 // Slots [begin, end) of a tile.
 struct SlotRange {

@@ -240,6 +240,7 @@ AttendItem AttendWork::Whole(int64_t n) const {
                      .q = HeadRows::Of(p.q, b, h),
                      .out = HeadRows::Of(p.out, b, h),
                      .lse = rows(p.lse, h),
+                     .lse_low = rows(p.lse_low, h),
                      .k = HeadRows::Of(p.k, b, kv),
                      .v = HeadRows::Of(p.v, b, kv),
                      .k2 = rows(t.k2, kv),
@@ -265,9 +266,7 @@ AttendItem AttendWork::Whole(int64_t n) const {
     item.query_rows = pattern->query_rows.data() + entry.first;
     item.queries = entry.rows;
   }
-  const double unit = args_.params.weighting == Weighting::kSoftmax ? std::numbers::log2e : 1;
-  item.unit = unit;
-  item.query_scale = static_cast<float>(args_.params.scale * (args_.params.softcap > 0 ? 1 : unit));
+  item.query_scale = static_cast<float>(args_.params.scale);
   item.terms = {.params = args_.params,
                 .bias = plane(t.bias),
                 .table = plane(t.table),
@@ -277,7 +276,7 @@ AttendItem AttendWork::Whole(int64_t n) const {
                 .row_weight = rows(t.row_weight, h),
                 .slope = scalar(t.alibi_slopes),
                 .offset = seq.offset};
-  if (t.sinks.given()) item.terms.sink = CutTerm(*scalar(t.sinks));
+  if (t.sinks.given()) item.terms.sink = *scalar(t.sinks);
   return item;
 }
 

@@ -45,6 +45,7 @@ class FewKeys {
     for (int64_t i = t_.queries; i < t_.rows; ++i) {
       std::memset(t_.out.Row(t_.first + i), 0, t_.Dv * SizeOf(t_.out.dtype));
       t_.lse.Scalar(t_.first + i) = kNothing;
+      if (t_.lse_low.data != nullptr) t_.lse_low.Scalar(t_.first + i) = 0;
     }
   }
 
@@ -54,7 +55,7 @@ class FewKeys {
   void LoadQueries(int64_t row, int64_t rows, int64_t at) const;
   void FetchQueries(int64_t row, int64_t rows) const;
   void StoreRow(const float* from, float sum, char* row) const;
-  void WeighRows(int64_t rows, float* sums, float* lse) const;
+  void WeighRows(int64_t rows, float* most, float* sums) const;
 
   const AttendItem& t_;
   const int64_t columns_ = RoundUp(t_.keys, kLanes);
@@ -103,9 +104,10 @@ inline void FewKeys::RunTile(int64_t first, int64_t rows) const {
                        {weights_ + i * stride, stride});
     FetchQueries(first + i + kTile, count);
   }
-  float sums[kTile], lse[kTile];
-  WeighRows(rows, sums, lse);
-  for (int64_t i = 0; i < rows; ++i) t_.lse.Scalar(first + i) = lse[i];
+  float most[kTile], sums[kTile];
+  WeighRows(rows, most, sums);
+  const LogSums log_sums(most, sums);
+  for (int64_t i = 0; i < rows; ++i) log_sums.Store(i, t_.lse, t_.lse_low, first + i);
   const bool in_place = t_.out.dtype == DType::kF32 && t_.Dv % kLanes == 0;
   const int64_t out_stride =
       in_place ? t_.out.stride / static_cast<int64_t>(sizeof(float)) : v_stride;
@@ -135,13 +137,13 @@ inline void FewKeys::StoreRow(const float* from, float sum, char* row) const {
   }
 }
 
-// Turns scores into weights relative to the maximum of their row, and finds their sums.
-inline void FewKeys::WeighRows(int64_t rows, float* sums, float* lse) const {
+// Turns scores into weights relative to the maximum of their row, and finds both and their sums, of
+// kTile rows.
+inline void FewKeys::WeighRows(int64_t rows, float* most, float* sums) const {
   const DF d;
   const VF nothing = hn::Set(d, -std::numeric_limits<float>::infinity());
   const int64_t last = columns_ - kLanes;
   const auto is_key = hn::FirstN(d, static_cast<size_t>(t_.keys - last));
-  float most[kTile];
   for (int64_t i = 0; i < rows; ++i) {
     float* const scores = weights_ + i * FewKeysStride(kFewKeys);
     // Lanes beyond the last key weigh nothing.
@@ -153,7 +155,7 @@ inline void FewKeys::WeighRows(int64_t rows, float* sums, float* lse) const {
     const VF base = hn::Set(d, most[i] == -std::numeric_limits<float>::infinity() ? 0 : most[i]);
     VF sum = hn::Zero(d);
     for (int64_t x = 0; x <= last; x += kLanes) {
-      const VF weight = Exp2Small(d, hn::Sub(hn::LoadU(d, scores + x), base));
+      const VF weight = ExpWeight(d, hn::Sub(hn::LoadU(d, scores + x), base));
       hn::StoreU(weight, d, scores + x);
       sum = hn::Add(sum, weight);
     }
@@ -161,7 +163,6 @@ inline void FewKeys::WeighRows(int64_t rows, float* sums, float* lse) const {
   }
   std::fill(most + rows, most + kTile, 0.0f);
   std::fill(sums + rows, sums + kTile, 1.0f);
-  LogSums(most, sums, lse);
 }
 
 }  // namespace attnd::HWY_NAMESPACE

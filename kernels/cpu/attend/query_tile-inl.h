@@ -10,7 +10,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <numbers>
 
 #include "hwy/highway.h"
 #include "kernels/cpu/attend/attend_item.h"
@@ -147,7 +146,7 @@ inline void QueryTile::LoadQueries() {
   // A sink is a key that has been seen, with the value 0.
   const bool has_sink = t_.terms.sink != kMinusInf;
   const float none = t_.terms.is_softmax() ? kMinusInf : 0.0f;
-  std::fill_n(max_, kTile, has_sink ? t_.terms.sink * std::numbers::log2e_v<float> : none);
+  std::fill_n(max_, kTile, has_sink ? t_.terms.sink : none);
   std::fill_n(sum_, kTile, has_sink ? 1.0f : 0.0f);
 }
 
@@ -281,7 +280,7 @@ bool QueryTile::NormaliseLanes(int64_t lane, float* scores, const Stretches& str
     hn::StoreU(max[v], d, max_ + lane + v * kLanes);
     // A lane that has seen nothing: -inf - 0 instead of -inf - -inf.
     max[v] = hn::IfThenZeroElse(hn::Eq(max[v], hn::Set(d, kMinusInf)), max[v]);
-    const VF shrink = Exp2Small(d, hn::Sub(old[v], max[v]));
+    const VF shrink = ExpWeight(d, hn::Sub(old[v], max[v]));
     hn::StoreU(shrink, d, shrink_ + lane + v * kLanes);
     sum[v] = hn::Mul(hn::LoadU(d, sum_ + lane + v * kLanes), shrink);
     shrinks |= !hn::AllTrue(d, hn::Eq(shrink, hn::Set(d, 1.0f)));
@@ -290,7 +289,7 @@ bool QueryTile::NormaliseLanes(int64_t lane, float* scores, const Stretches& str
     for (int64_t key = stretches.at[i].begin; key < stretches.at[i].end; ++key) {
       for (int v = 0; v < kV; ++v) {
         float* to = scores + key * kPanel + v * kLanes;
-        const VF weight = Exp2Small(d, hn::Sub(hn::LoadU(d, to), max[v]));
+        const VF weight = ExpWeight(d, hn::Sub(hn::LoadU(d, to), max[v]));
         hn::StoreU(weight, d, to);
         sum[v] = hn::Add(sum[v], weight);
       }

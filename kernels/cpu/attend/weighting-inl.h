@@ -7,6 +7,9 @@
 #define ATTND_CPU_WEIGHTING_INL_H_
 #endif
 
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
 #include <limits>
 #include <type_traits>
 
@@ -53,7 +56,7 @@ HWY_INLINE V Softplus(D d, V x) {
   return hn::Add(hn::Max(hn::Zero(d), x), hn::MulAdd(hn::Mul(p, w), twice, twice));
 }
 
-// x = cap tanh(t / cap) with the factors 1 / cap and cap, each in its unit, and dx / dt.
+// x = cap tanh(t / cap) with the factors 1 / cap and cap, and dx / dt.
 struct Capped {
   VF x, slope;
 };
@@ -63,14 +66,41 @@ HWY_INLINE Capped WithCap(VF t, VF inverse, VF factor) {
   return {hn::Mul(factor, tanh), hn::NegMulAdd(tanh, tanh, hn::Set(d, 1.0f))};
 }
 
-// Score s with a bias in natural units. -inf hides the pair, whatever s is.
-HWY_INLINE VF WithBias(VF s, VF bias, VF unit) {
+// Score s with a bias: -inf hides the pair, whatever s is; finite numbers have a finite sum.
+HWY_INLINE VF WithBias(VF s, VF bias) {
   const DF d;
-  const VF cut = CutFinite(d, bias, kLeastTerm, kMostTerm);
   const VF hidden = hn::Set(d, -std::numeric_limits<float>::infinity());
-  return hn::IfThenElse(hn::Eq(cut, hidden), hidden, hn::MulAdd(unit, cut, s));
+  const VF most = hn::Set(d, std::numeric_limits<float>::max());
+  const VF sum = hn::Add(s, bias);
+  const VF cut = hn::Min(most, hn::Max(hn::Neg(most), sum));
+  const VF score = hn::IfThenElse(hn::And(hn::IsFinite(s), hn::IsFinite(bias)), cut, sum);
+  return hn::IfThenElse(hn::Eq(bias, hidden), hidden, score);
 }
 
+// Score s with an entry of a table.
+HWY_INLINE float WithLabelled(float s, float entry, float factor) {
+  const hn::CappedTag<float, 1> d;
+  return hn::GetLane(hn::MulAdd(hn::Set(d, entry), hn::Set(d, factor), hn::Set(d, s)));
+}
+
+// A position as AlibiDistance takes it: cut to +-2^30, and what was cut off. Key rows are below
+// 2^30.
+struct CutPosition {
+  int32_t cut;
+  float beyond;
+
+  explicit CutPosition(int64_t position) {
+    constexpr int64_t kFar = int64_t{1} << 30;
+    const int64_t near = std::clamp(position, -kFar, kFar);
+    cut = static_cast<int32_t>(near);
+    beyond = static_cast<float>(std::abs(position - near));
+  }
+};
+// |p_i - p_j| of a query at `position`, `beyond` and a key row.
+using VI = hn::Vec<hn::RebindToSigned<DF>>;
+HWY_INLINE VF AlibiDistance(VI position, VI row, VF beyond) {
+  return hn::Add(hn::Abs(hn::ConvertTo(DF(), hn::Sub(position, row))), beyond);
+}
 HWY_INLINE VF WithAlibi(VF s, VF distance, VF slope) { return hn::NegMulAdd(slope, distance, s); }
 
 // Calls f(constant of `weighting`), so that f chooses at compile time. kSoftmax counts as identity.

@@ -43,7 +43,7 @@ RowsAt RowsOf(const View& view, const Shape& shape, int64_t row) {
 // Weights of kRows rows: of part p in row r at weight[p][r]; skipped where lse_p = -inf.
 struct Weights {
   float weight[kParts][kRows];
-  float lse[kRows];
+  float lse[kRows], lse_low[kRows];
   uint64_t seen[kParts];  // bit r: part p counts in row r
 };
 
@@ -53,18 +53,29 @@ float LseAt(const RowsAt& rows, int64_t row) {
   return value;
 }
 
+// The lse and lse_low of some rows of a part.
+struct LseRows {
+  RowsAt lse, low;
+
+  static LseRows Of(const MergePart& part, const Shape& shape, int64_t row) {
+    return {RowsOf(part.lse, shape, row), RowsOf(part.lse_low, shape, row)};
+  }
+};
+
 // e^(lse_p - m) / sum instead of e^(lse_p - lse): an lse as large as m would lose digits.
-HWY_NOINLINE void Weigh(const RowsAt* lses, size_t parts, int64_t rows, Weights* w) {
+HWY_NOINLINE void Weigh(const LseRows* parts_of, size_t parts, int64_t rows, Weights* w) {
   const hn::ScalableTag<float> d;
   constexpr int64_t kStep = HWY_LANES(float);
   constexpr float kInf = std::numeric_limits<float>::infinity();
   float max[kRows];
   std::fill(max, max + kRows, -kInf);
+  float low[kParts][kRows];
   for (size_t p = 0; p < parts; ++p) {
     w->seen[p] = 0;
     for (int64_t r = 0; r < kRows; ++r) {
-      const float lse = r < rows ? LseAt(lses[p], r) : -kInf;
+      const float lse = r < rows ? LseAt(parts_of[p].lse, r) : -kInf;
       w->weight[p][r] = lse;
+      low[p][r] = r < rows && parts_of[p].low.data != nullptr ? LseAt(parts_of[p].low, r) : 0;
       w->seen[p] |= uint64_t{lse != -kInf} << r;
       max[r] = lse > max[r] ? lse : max[r];
     }
@@ -75,7 +86,8 @@ HWY_NOINLINE void Weigh(const RowsAt* lses, size_t parts, int64_t rows, Weights*
   for (int64_t r = 0; r < kRows; r += kStep) {
     auto total = hn::Zero(d);
     for (size_t p = 0; p < parts; ++p) {
-      const auto x = hn::Sub(hn::LoadU(d, w->weight[p] + r), hn::LoadU(d, max + r));
+      const auto apart = hn::Sub(hn::LoadU(d, w->weight[p] + r), hn::LoadU(d, max + r));
+      const auto x = hn::Add(apart, hn::LoadU(d, low[p] + r));
       const auto e = Exp2(d, hn::Mul(x, hn::Set(d, 1.44269504088896341f)));
       total = hn::Add(total, e);
       hn::StoreU(e, d, w->weight[p] + r);
@@ -85,7 +97,12 @@ HWY_NOINLINE void Weigh(const RowsAt* lses, size_t parts, int64_t rows, Weights*
       hn::StoreU(hn::Div(hn::LoadU(d, w->weight[p] + r), total), d, w->weight[p] + r);
     }
   }
-  for (int64_t r = 0; r < rows; ++r) w->lse[r] = max[r] + std::log(sum[r]);
+  for (int64_t r = 0; r < rows; ++r) {
+    const double log_sum = std::log(double{sum[r]});
+    w->lse[r] = static_cast<float>(max[r] + log_sum);
+    const double low_part = (double{max[r]} - double{w->lse[r]}) + log_sum;
+    w->lse_low[r] = std::isfinite(w->lse[r]) ? static_cast<float>(low_part) : 0;
+  }
 }
 
 // kStep numbers, or the `count` that are left of a row.
@@ -151,17 +168,20 @@ void MergeRows(const MergeProblem& p, int64_t begin, int64_t end) {
   const Shape& shape = p.lse.shape;
   const int64_t Dv = p.out.shape[p.out.shape.rank - 1];
   ForBlocks(shape, begin, end, [&](int64_t first, int64_t rows) {
-    RowsAt outs[kParts], lses[kParts];
+    RowsAt outs[kParts];
+    LseRows lses[kParts];
     for (size_t i = 0; i < p.parts.size(); ++i) {
       outs[i] = RowsOf(p.parts[i].out, shape, first);
-      lses[i] = RowsOf(p.parts[i].lse, shape, first);
+      lses[i] = LseRows::Of(p.parts[i], shape, first);
     }
     const RowsAt out = RowsOf(p.out, shape, first), lse = RowsOf(p.lse, shape, first);
+    const RowsAt lse_low = RowsOf(p.lse_low, shape, first);
     Weights w;
     Weigh(lses, p.parts.size(), rows, &w);
     Counted parts;
     for (int64_t r = 0; r < rows; ++r) {
       std::memcpy(lse[r], &w.lse[r], sizeof(float));
+      if (lse_low.data != nullptr) std::memcpy(lse_low[r], &w.lse_low[r], sizeof(float));
       Count(p, outs, w, r, &parts);
       for (int64_t c = 0; c < Dv; c += kStep) {
         auto sum = hn::Zero(d);
@@ -205,10 +225,11 @@ void MergeGradRows(const MergeGradProblem& p, int64_t begin, int64_t end) {
   const int64_t Dv = f.out.shape[f.out.shape.rank - 1];
   const size_t count = f.parts.size();
   ForBlocks(shape, begin, end, [&](int64_t first, int64_t rows) {
-    RowsAt outs[kParts], lses[kParts], douts[kParts], dlses[kParts];
+    RowsAt outs[kParts], douts[kParts], dlses[kParts];
+    LseRows lses[kParts];
     for (size_t i = 0; i < count; ++i) {
       outs[i] = RowsOf(f.parts[i].out, shape, first);
-      lses[i] = RowsOf(f.parts[i].lse, shape, first);
+      lses[i] = LseRows::Of(f.parts[i], shape, first);
       douts[i] = RowsOf(p.dparts[i].out, shape, first);
       dlses[i] = RowsOf(p.dparts[i].lse, shape, first);
     }
