@@ -12,7 +12,7 @@ class Peer:
     `run(iterator of request bytes, context)` yields. Remembers the metadata of the last call.
     """
 
-    def __init__(self, address="127.0.0.1:0", workers=4):
+    def __init__(self, address="127.0.0.1:0", workers=4, credentials=None):
         self.answer = first_tensor
         self.run = run_answers
         self.check = None  # answers of health, like those of `answer`, which stands in for it
@@ -32,7 +32,10 @@ class Peer:
                 grpc.method_handlers_generic_handler("grpc.health.v1.Health", {"Check": check}),
             ]
         )
-        port = self._server.add_insecure_port(address)
+        if credentials is None:
+            port = self._server.add_insecure_port(address)
+        else:
+            port = self._server.add_secure_port(address, credentials)
         self.target = address if address.startswith("unix:") else f"127.0.0.1:{port}"
         self._server.start()
 

@@ -329,7 +329,8 @@ def test_server_that_is_not_there(attn):
     for command in (["health"], ["run", GENESIS], ["compare", GENESIS], ["methods"]):
         done = attn(*command, target="127.0.0.1:1")
         assert done.returncode == 1
-        assert "cannot reach attnd server at 127.0.0.1:1: Connection refused" in done.stderr
+        assert "cannot reach attnd server at 127.0.0.1:1: failed to connect" in done.stderr
+        assert "Connection refused. Is it running?" in done.stderr
         assert done.stderr.count("\n") == 1
 
 

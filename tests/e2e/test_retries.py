@@ -140,8 +140,9 @@ def test_a_missing_server_is_reported_soon(call):
     assert time.monotonic() - start < 6
     assert caught.value.code == grpc.StatusCode.UNAVAILABLE
     assert str(caught.value) == (
-        "cannot reach attnd server at 127.0.0.1:1: Connection refused. Is it running? "
-        "Start it with attnd-server or deploy/quickstart --serve"
+        "cannot reach attnd server at 127.0.0.1:1: failed to connect to all addresses; last error: "
+        "UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to remote host: Connection refused. "
+        "Is it running? Start it with attnd-server or deploy/quickstart --serve"
     )
 
 

@@ -283,7 +283,8 @@ def test_thousands_of_timeouts_that_are_called_off(peer):
 def test_no_server_listens(run_all):
     (error,) = run_all("127.0.0.1:1", [tensor(0)])
     assert error.code == grpc.StatusCode.UNAVAILABLE
-    assert str(error).startswith("cannot reach attnd server at 127.0.0.1:1: Connection refused.")
+    assert str(error).startswith("cannot reach attnd server at 127.0.0.1:1: failed to connect")
+    assert "Connection refused. Is it running?" in str(error)
 
 
 def test_wrong_arguments(run_all, peer):

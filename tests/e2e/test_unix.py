@@ -57,8 +57,10 @@ def test_missing_socket(call, rng, tmp_path):
     with pytest.raises(attnd.Error) as caught:
         call(target, q, q, q)
     assert caught.value.code == grpc.StatusCode.UNAVAILABLE
-    assert str(caught.value) == (
-        f"cannot reach attnd server at {target}: No such file or directory. Is it running? "
+    text = str(caught.value)
+    assert text.startswith(f"cannot reach attnd server at {target}: failed to connect")
+    assert text.endswith(
+        "No such file or directory. Is it running? "
         "Start it with attnd-server or deploy/quickstart --serve"
     )
 
@@ -71,4 +73,4 @@ def test_unusable_sockets(target, reason, tmp_path, monkeypatch, capsys):
     (tmp_path / "plain.file").touch()
     assert cli.main(["health", "--server", target]) == 1
     error = capsys.readouterr().err
-    assert error.startswith(f"attn: cannot reach attnd server at {target}: {reason}")
+    assert error.startswith(f"attn: cannot reach attnd server at {target}: ") and reason in error

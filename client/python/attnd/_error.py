@@ -1,12 +1,24 @@
 """The one exception of this package."""
 
-import re
-
 import grpc
 
 # The error of grpc.aio when a stream ends while it writes: the server's status is lost.
 _LOST_STATUS = "Internal error from Core"
 _PERMANENT = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED)
+
+_NOT_RUNNING = "Is it running? Start it with attnd-server or deploy/quickstart --serve"
+_OTHER_NAME = "Is the certificate for another name? Connect by a name or address that is in it"
+# By what gRPC's text of a failed connection says, in lower case: what to check then.
+_ADVICE = {
+    "certificate_verify_failed": "Is the certificate in date, and its authority trusted? tls=True "
+    "trusts the system's authorities, tls=PATH (attn --ca PATH) those of a PEM file",
+    "wrong_version_number": "Is this port plain text? Connect to the port with TLS, or without tls",
+    "hostname verification": _OTHER_NAME,
+    "is not in peer certificate": _OTHER_NAME,
+    "security handshaker": "Does the file of tls hold certificates in PEM?",
+    "socket closed": "Does this port want TLS? Give tls (attn --tls or --ca PATH). Is it a gRPC "
+    "server?",
+}
 
 
 class Error(Exception):
@@ -48,13 +60,8 @@ def from_rpc(error: grpc.RpcError, target: str) -> Error:
     """The error of a call, with advice where gRPC's own text gives none."""
     code, details = error.code(), error.details() or ""
     if code == grpc.StatusCode.UNAVAILABLE and _is_connection_failure(details):
-        # "...last error: UNKNOWN: ipv4:127.0.0.1:8001: ...: Connection refused (111)"
-        reason = re.split(r":\s+", details)[-1].rstrip("]") or "connection failed"
-        return Error(
-            code,
-            f"cannot reach attnd server at {target}: {reason}. Is it running? "
-            "Start it with attnd-server or deploy/quickstart --serve",
-        )
+        reason = f"{details.rstrip('.')}. {_advice(details)}"
+        return Error(code, f"cannot reach attnd server at {target}: {reason}")
     if code == grpc.StatusCode.INTERNAL and details == _LOST_STATUS:
         return Error(
             grpc.StatusCode.UNAVAILABLE, f"{target} ended the stream while a request was written"
@@ -62,6 +69,11 @@ def from_rpc(error: grpc.RpcError, target: str) -> Error:
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
         return Error(code, f"deadline exceeded at {target}: {details}")
     return Error(code, details or code.name, _forbids_retries(error))
+
+
+def _advice(details: str) -> str:
+    text = details.lower()
+    return next((advice for sign, advice in _ADVICE.items() if sign in text), _NOT_RUNNING)
 
 
 def _is_connection_failure(details: str) -> bool:
