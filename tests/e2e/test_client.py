@@ -206,6 +206,48 @@ def test_wrong_arguments(arguments, fragment):
     assert fragment in str(caught.value)
 
 
+# Each in a spelling of gRPC's; PORT is the peer's.
+LOOPBACK = [
+    "127.0.0.1:PORT", "localhost:PORT", "LocalHost:PORT", "0.0.0.0:PORT",
+    "ipv4:127.0.0.1:PORT", "ipv4:127.0.0.2:PORT,127.0.0.1:PORT", "dns:localhost:PORT",
+    "dns:///localhost:PORT", "dns:///127.0.0.1:PORT", "[::1]:PORT", "[::]:PORT",
+    "[::ffff:127.0.0.1]:PORT", "ipv6:[::1]:PORT", "ipv6:%5B::1%5D:PORT", "dns:///[::1]:PORT",
+]  # fmt: skip
+
+
+@pytest.fixture
+def idle_proxy(monkeypatch):
+    """The environment names a proxy where nothing listens."""
+    for name in ("no_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.7:7")
+
+
+@pytest.mark.parametrize("target", LOOPBACK)
+def test_no_proxy_stands_before_the_loopback(target, idle_proxy):
+    """http_proxy caught `ipv4:127.0.0.1`, `dns:///localhost`, `0.0.0.0`."""
+    address = "[::]:0" if "::" in target else "0.0.0.0:0"
+    try:
+        peer = Peer(address)
+    except RuntimeError:
+        pytest.skip("no IPv6 here")
+    port = peer.target.rpartition(":")[2]
+    try:
+        with attnd.Client(target.replace("PORT", port), retries=0, timeout=20) as client:
+            assert np.array_equal(client.forward(Q, Q, Q).out, Q)
+    finally:
+        peer.stop()
+
+
+@pytest.mark.parametrize("target", ["localhost.example:9", "dns:///192.0.2.1:9", "ipv4:192.0.2.1:9",
+                                    "128.0.0.1:9", "ipv4:127.0.0.1:9,192.0.2.1:9", "[2001:db8::1]:9"])
+def test_a_proxy_stands_before_other_targets(target, idle_proxy):
+    with attnd.Client(target, retries=0, timeout=20) as client, pytest.raises(attnd.Error) as caught:
+        client.forward(Q, Q, Q)
+    assert "127.0.0.7:7: Failed to connect" in str(caught.value)
+
+
 def test_messages_are_in_a_pool_of_their_own():
     """A program may load stubs of the same files, or of another version of them."""
     from google.protobuf import descriptor_pool

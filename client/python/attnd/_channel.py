@@ -1,10 +1,13 @@
 """The settings of a client, and the channel made from them."""
 
+import ipaddress
 import math
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
 
@@ -49,7 +52,7 @@ class Settings:
     def open(self, api: Any) -> Any:
         """A channel of `api`, which is grpc or grpc.aio."""
         options = [*_OPTIONS, *_retry_options(self.retries)]
-        if self.target.startswith(("unix:", "localhost:", "127.", "[::1]")):
+        if _is_local(self.target):
             options.append(("grpc.enable_http_proxy", 0))
         if self.credentials is None:
             return api.insecure_channel(self.target, options)
@@ -98,6 +101,34 @@ def _credentials_of(tls: bool | str | os.PathLike[str] | None) -> grpc.ChannelCr
     if tls is None or tls is False:
         return None
     return grpc.ssl_channel_credentials(None if tls is True else Path(tls).read_bytes())
+
+
+def _is_local(target: str) -> bool:
+    """Whether `target`, in any of gRPC's spellings, is on this machine by a socket file or addresses
+    of the loopback: no proxy of the environment leads there.
+    """
+    scheme, _, rest = target.partition(":")
+    if scheme in ("unix", "unix-abstract", "vsock"):
+        return True
+    if scheme in ("dns", "ipv4", "ipv6"):
+        # "dns:host:port", "dns:///host:port", "dns://server/host:port", "ipv4:a:port,b:port"
+        target = re.sub("^//[^/]*", "", rest).lstrip("/")
+    return all(_is_loopback(address) for address in unquote(target).split(","))
+
+
+def _is_loopback(address: str) -> bool:
+    # "host", "host:port", "[ipv6]", "[ipv6]:port", and an IPv6 address without a port.
+    bracketed = re.match(r"\[([^\]]*)\]", address)
+    bare = address if address.count(":") > 1 else address.partition(":")[0]
+    host = (bracketed[1] if bracketed else bare).lower().rstrip(".")
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        ip = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    ip = getattr(ip, "ipv4_mapped", None) or ip
+    return ip.is_loopback or ip.is_unspecified
 
 
 def _retry_options(retries: int) -> list[Option]:
