@@ -1,5 +1,6 @@
 """The client alone: metadata, targets, errors. The peer is a small gRPC server in Python."""
 
+import copy
 import pickle
 
 import grpc
@@ -204,6 +205,31 @@ def test_wrong_arguments(arguments, fragment):
         client.forward(Q, Q, Q, **arguments)
     assert caught.value.code == grpc.StatusCode.INVALID_ARGUMENT
     assert fragment in str(caught.value)
+
+
+@pytest.mark.parametrize("copy", [lambda x: pickle.loads(pickle.dumps(x)), copy.copy,
+                                  copy.deepcopy], ids=["pickle", "copy", "deepcopy"])
+def test_a_client_can_be_pickled(peer, copy):
+    """With its settings; the copy connects for itself."""
+    with attnd.Client(peer.target, token="secret", timeout=7, retries=0) as client:
+        client.forward(Q, Q, Q)
+        twin = copy(client)
+    with twin:
+        seconds = []
+        peer.answer = lambda request, context: (
+            seconds.append(context.time_remaining()) or first_tensor(request, context)
+        )
+        assert np.array_equal(twin.forward(Q, Q, Q).out, Q)
+        assert twin.target == peer.target
+        assert peer.metadata["authorization"] == "Bearer secret"
+        assert 0 < seconds[0] < 8
+
+        peer.answer = lambda request, context: context.abort(grpc.StatusCode.UNAVAILABLE, "busy")
+        with pytest.raises(attnd.Error, match="busy"):
+            twin.forward(Q, Q, Q)
+        with twin.pipeline() as pipeline:
+            peer.answer = first_tensor
+            assert np.array_equal(pipeline.forward(Q, Q, Q).result().out, Q)
 
 
 # Each in a spelling of gRPC's; PORT is the peer's.

@@ -3,6 +3,7 @@ small gRPC servers in Python with certificates made here.
 """
 
 import asyncio
+import pickle
 import subprocess
 
 import grpc
@@ -119,6 +120,25 @@ def test_errors_of_tls_keep_their_reason_and_say_what_to_check(call, failure):
     assert all(fragment in text for fragment in fragments), text
     assert "Is it running?" not in text
     assert len(caught.value.reasons) == 1
+
+
+def test_a_pickled_client_carries_its_authorities(peers, here, tmp_path):
+    """Not the path of their file, which may not be where the copy is made."""
+    file = tmp_path / "authorities.pem"
+    file.write_bytes(here.certificate.read_bytes())
+    with attnd.Client(peers["here"].target, tls=file, retries=0) as client:
+        pickled = pickle.dumps(client)
+    file.unlink()
+    with pickle.loads(pickled) as twin:
+        assert np.array_equal(twin.forward(Q, Q, Q).out, Q)
+
+    twin = pickle.loads(pickle.dumps(attnd.aio.Client(peers["here"].target, tls=here.certificate)))
+
+    async def run():
+        async with twin:
+            return await twin.forward(Q, Q, Q)
+
+    assert np.array_equal(asyncio.run(run()).out, Q)
 
 
 def test_the_command_says_what_to_check(peers, elsewhere, capsys):

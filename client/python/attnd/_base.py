@@ -101,8 +101,15 @@ class BaseClient(TensorCalls[ForwardT, BackwardT]):
         token: str | None = None,
         retries: int = _retry.MAX_RETRIES,
     ):
-        self.target = target
-        self._settings = _channel.settings(target, timeout, tls, token, retries)
+        self.__setstate__(_channel.settings(target, timeout, tls, token, retries))
+
+    def __getstate__(self) -> _channel.Settings:
+        """For pickle: all of a client but its connection, the token included."""
+        return self._settings
+
+    def __setstate__(self, settings: _channel.Settings) -> None:
+        self.target = settings.target
+        self._settings = settings
         self._start()
 
     def _start(self) -> None:

@@ -44,19 +44,25 @@ class Settings:
 
     target: str
     timeout: float
-    credentials: grpc.ChannelCredentials | None
+    authorities: bytes | bool  # PEM; True: the system's; False: plain text
     metadata: list[tuple[str, str]]
     retries: int
     bucket: _retry.Bucket = field(default_factory=_retry.Bucket)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The bucket counts refusals of this client, and its lock cannot be pickled.
+        shared = (self.target, self.timeout, self.authorities, self.metadata, self.retries)
+        return Settings, shared
 
     def open(self, api: Any) -> Any:
         """A channel of `api`, which is grpc or grpc.aio."""
         options = [*_OPTIONS, *_retry_options(self.retries)]
         if _is_local(self.target):
             options.append(("grpc.enable_http_proxy", 0))
-        if self.credentials is None:
+        if self.authorities is False:
             return api.insecure_channel(self.target, options)
-        return api.secure_channel(self.target, self.credentials, options)
+        trusted = None if self.authorities is True else self.authorities
+        return api.secure_channel(self.target, grpc.ssl_channel_credentials(trusted), options)
 
     def seconds(self, timeout: float | None) -> float | None:
         """The limit of a call with `timeout`; None is no limit. Error where it is not a number."""
@@ -87,20 +93,15 @@ def settings(
         raise invalid([f"client: retries must be 0..{_retry.MAX_RETRIES}, got {retries!r}"])
     metadata = [("authorization", f"Bearer {token}")] if token else []
     seconds = _checked(DEFAULT_SECONDS if timeout is None else timeout)
-    return Settings(target, seconds, _credentials_of(tls), metadata, retries)
+    # The bytes, not the path: a client may be unpickled where the file is not.
+    authorities = bool(tls) if isinstance(tls, bool | None) else Path(tls).read_bytes()
+    return Settings(target, seconds, authorities, metadata, retries)
 
 
 def _checked(timeout: float) -> float:
     if math.isnan(timeout):
         raise invalid([f"client: timeout must be a number of seconds, got {timeout}"])
     return timeout
-
-
-def _credentials_of(tls: bool | str | os.PathLike[str] | None) -> grpc.ChannelCredentials | None:
-    """None or False: plain text. True: the system's authorities. A path: those in this PEM file."""
-    if tls is None or tls is False:
-        return None
-    return grpc.ssl_channel_credentials(None if tls is True else Path(tls).read_bytes())
 
 
 def _is_local(target: str) -> bool:

@@ -33,6 +33,8 @@ class Client(BaseClient[ForwardResult, BackwardResult]):
     Arrays q, k, v and gradients are [B,H,N,D], or [B,N,H,D] with layout="BNHD"; float32, float16
     or ml_dtypes.bfloat16. Arrays that are not contiguous are copied first. The same array given
     twice (k and v, say) travels once. Every call raises attnd.Error.
+
+    A client can be pickled: its settings travel, the token and the authorities of tls among them.
     """
 
     def _start(self) -> None:
