@@ -95,7 +95,7 @@ def test_same_array_travels_once_and_other_memory_orders_are_packed():
     big_endian = base.astype(">f4")
     sent = TensorList("softmax", "BHND")
     for name, array in {"k": base, "v": base, "q": turned, "w": big_endian}.items():
-        sent.add(name, array, has_layout=True)
+        sent.add(name, array)
 
     found = arrays_of(sent.tensors, sent.payloads)
 

@@ -20,6 +20,9 @@ _DTYPES: dict[int, np.dtype[Any]] = {
 }
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 _FLOATS = "float32, float16 or ml_dtypes.bfloat16"
+# Tensors in the memory order of the request. All others, named outputs and their gradients among
+# them, have the one shape that they are declared with.
+_IN_LAYOUT = ("q", "k", "v", "grad_out")
 
 
 class TensorList:
@@ -37,14 +40,14 @@ class TensorList:
         else:
             self.reasons.append(f"{method}: layout must be BHND or BNHD, got {layout!r}")
 
-    def add(self, name: str, value: Any, has_layout: bool = False) -> None:
+    def add(self, name: str, value: Any) -> None:
         """Takes `value` with its data. The same object sent twice travels once."""
         if value is None:
             return
         array = self._checked(name, value)
         if array is None:
             return
-        tensor = self._described(name, array.dtype, array.shape, has_layout)
+        tensor = self._described(name, array.dtype, array.shape)
         if id(value) not in self._index_of:
             # The second element keeps `value` alive, so that its id stays its own.
             self._index_of[id(value)] = (len(self.payloads), value)
@@ -52,9 +55,7 @@ class TensorList:
             self.payloads.append(array.reshape(-1).view(np.uint8).data)
         tensor.raw_index = self._index_of[id(value)][0]
 
-    def describe(
-        self, name: str, shape: Sequence[int] | None, dtype: Any, has_layout: bool = False
-    ) -> None:
+    def describe(self, name: str, shape: Sequence[int] | None, dtype: Any) -> None:
         """Takes shape and dtype only, for an estimate. `shape` None: nothing is taken."""
         if shape is None:
             return
@@ -66,13 +67,11 @@ class TensorList:
         elif any(int(n) < 0 for n in shape):
             self.reasons.append(f"{self._method}: {name} shape must be >= 0, got {list(shape)}")
         else:
-            self._described(name, kind, shape, has_layout)
+            self._described(name, kind, shape)
 
-    def _described(
-        self, name: str, dtype: np.dtype[Any], shape: Sequence[int], has_layout: bool
-    ) -> Any:
+    def _described(self, name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> Any:
         tensor = _proto.Tensor(name=name, dtype=_CODES[dtype], shape=[int(n) for n in shape])
-        if has_layout and len(shape) == 4:
+        if name in _IN_LAYOUT and len(shape) == 4:
             tensor.layout = self._layout
         self.tensors.append(tensor)
         return tensor

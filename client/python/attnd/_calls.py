@@ -104,7 +104,7 @@ def backward_request(
     sent = TensorList(method, layout)
     _add_all(sent, {"q": q, "k": k, "v": v}, tensors)
     for name, grad in grads.items():
-        sent.add(f"grad_{name}", grad, has_layout=True)
+        sent.add(f"grad_{name}", grad)
     message = _tensor_message(_proto.BackwardRequest, spec, sent, reasons, head)
     return TensorRequest("backward", message, sent.payloads, _proto.BackwardReply, _backward_result)
 
@@ -124,10 +124,10 @@ def estimate_request(
     sent = TensorList(method, layout)
     for name, shape in shapes.items():
         if shape is None or np.ndim(shape) == 1:
-            sent.describe(name, shape, dtype, has_layout=True)
+            sent.describe(name, shape, dtype)
         else:
             array = np.asarray(shape)
-            sent.describe(name, array.shape, array.dtype, has_layout=True)
+            sent.describe(name, array.shape, array.dtype)
     for name, value in (tensors or {}).items():
         if isinstance(value, tuple) and len(value) == 2 and not np.isscalar(value[0]):
             sent.describe(name, *value)
@@ -174,9 +174,7 @@ def _spec_of(method: str, options: Mapping[str, Any] | None) -> tuple[Any, list[
 
 
 def _add_all(sent: TensorList, qkv: Mapping[str, Any], tensors: Any) -> None:
-    for name, value in qkv.items():
-        sent.add(name, value, has_layout=True)
-    for name, value in (tensors or {}).items():
+    for name, value in [*qkv.items(), *(tensors or {}).items()]:
         sent.add(name, value)
 
 

@@ -30,9 +30,10 @@ class Client(BaseClient[ForwardResult, BackwardResult]):
     left. All calls of the process to one target share a bucket, and all pipelines of a client share
     one, in which a message counts as one more for each 16 MiB.
 
-    Arrays q, k, v and gradients are [B,H,N,D], or [B,N,H,D] with layout="BNHD"; float32, float16
-    or ml_dtypes.bfloat16. Arrays that are not contiguous are copied first. The same array given
-    twice (k and v, say) travels once. Every call raises attnd.Error.
+    Arrays q, k, v, out and their gradients are [B,H,N,D], or [B,N,H,D] with layout="BNHD"; other
+    tensors and outputs, and their gradients, have the shapes that methods() states in either layout.
+    Floats are float32, float16 or ml_dtypes.bfloat16. Arrays that are not contiguous are copied
+    first. The same array given twice (k and v, say) travels once. Every call raises attnd.Error.
 
     A client can be pickled: its settings travel, the token and the authorities of tls among them.
     """
