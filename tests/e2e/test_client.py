@@ -207,6 +207,53 @@ def test_wrong_arguments(arguments, fragment):
     assert fragment in str(caught.value)
 
 
+def sent_by(peer, call):
+    """The request of a call, by the names of its tensors."""
+    requests = []
+
+    def answer(request, context):
+        requests.append(_proto.ForwardRequest.FromString(request))
+        return first_tensor(request, context)
+
+    peer.answer = answer
+    call()
+    (request,) = requests
+    return {tensor.name: (tensor, request.raw[tensor.raw_index]) for tensor in request.tensors}
+
+
+@pytest.mark.parametrize("dtype", ["?", "u1", "i1", "<i4", ">i4", "i8", "u8"])
+@pytest.mark.parametrize("method, name", [("longformer", "global_mask"), ("block_sparse", "layout")])
+def test_masks_of_integers_travel_as_bytes(peer, method, name, dtype):
+    """A mask of int64, which NumPy makes of a list, was refused by the server as int32."""
+    mask = np.array([0, 1, 1, 0]).astype(dtype)
+    with attnd.Client(peer.target) as client:
+        sent = sent_by(
+            peer, lambda: client.forward(Q, Q, Q, method=method, tensors={name: mask})
+        )
+    tensor, raw = sent[name]
+    assert tensor.dtype == _proto.DType.uint8
+    assert raw == b"\0\1\1\0"
+
+
+@pytest.mark.parametrize("worst, dtype", [(2, "i8"), (-1, "i4"), (256, "u8")])
+def test_masks_of_other_integers_are_refused(worst, dtype):
+    mask = np.array([0, 1, worst], dtype)
+    with attnd.Client("127.0.0.1:1") as client, pytest.raises(attnd.Error) as caught:
+        client.forward(Q, Q, Q, method="longformer", tensors={"global_mask": mask})
+    assert str(caught.value) == f"longformer: global_mask must be 0 or 1, got {worst}"
+
+
+def test_one_array_as_mask_and_as_integers(peer):
+    """It travels once for each of its two dtypes."""
+    array = np.array([0, 1, 1])
+    tensors = {"global_mask": array, "kv_lengths": array, "q_lengths": array}
+    with attnd.Client(peer.target) as client:
+        sent = sent_by(peer, lambda: client.forward(Q, Q, Q, method="longformer", tensors=tensors))
+    assert sent["global_mask"][1] == array.astype("u1").tobytes()
+    assert sent["kv_lengths"][1] == array.astype("<i4").tobytes()
+    assert sent["kv_lengths"][0].raw_index == sent["q_lengths"][0].raw_index
+
+
 @pytest.mark.parametrize("copy", [lambda x: pickle.loads(pickle.dumps(x)), copy.copy,
                                   copy.deepcopy], ids=["pickle", "copy", "deepcopy"])
 def test_a_client_can_be_pickled(peer, copy):

@@ -7,6 +7,7 @@ import importlib
 import numpy as np
 import pytest
 
+import attnd
 from helpers import noise
 from server_process import REPOSITORY
 from tests.methods import cases
@@ -119,3 +120,10 @@ def test_estimate_of_a_backward(client):
                         backward=True, layout="BNHD")
         for tensors in ({"grad_out": (shape, np.float32)}, {"grad_out": np.ones(shape, np.float32)}))
     assert found == plain
+
+
+def test_masks_are_those_that_the_server_declares(client):
+    """The client takes integers for them; elsewhere than in this list they would be refused."""
+    declared = {tensor.name for info in client.methods() for tensor in info.tensors
+                if tensor.dtype == "uint8"}
+    assert declared == set(attnd._arrays.MASKS)

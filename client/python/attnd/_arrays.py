@@ -23,6 +23,8 @@ _FLOATS = "float32, float16 or ml_dtypes.bfloat16"
 # Tensors in the memory order of the request. All others, named outputs and their gradients among
 # them, have the one shape that they are declared with.
 _IN_LAYOUT = ("q", "k", "v", "grad_out")
+# Tensors that are declared as uint8: integers of any width that are 0 or 1 are taken for them.
+MASKS = ("global_mask", "layout")
 
 
 class TensorList:
@@ -34,7 +36,7 @@ class TensorList:
         self.reasons: list[str] = []
         self._method = method
         self._layout = _proto.Layout.BHND
-        self._index_of: dict[int, tuple[int, Any]] = {}
+        self._index_of: dict[tuple[int, np.dtype[Any]], tuple[int, Any]] = {}
         if layout in ("BHND", "BNHD"):
             self._layout = getattr(_proto.Layout, layout)
         else:
@@ -48,18 +50,19 @@ class TensorList:
         if array is None:
             return
         tensor = self._described(name, array.dtype, array.shape)
-        if id(value) not in self._index_of:
+        key = (id(value), array.dtype)
+        if key not in self._index_of:
             # The second element keeps `value` alive, so that its id stays its own.
-            self._index_of[id(value)] = (len(self.payloads), value)
+            self._index_of[key] = (len(self.payloads), value)
             # Through uint8: the buffer protocol does not know bfloat16.
             self.payloads.append(array.reshape(-1).view(np.uint8).data)
-        tensor.raw_index = self._index_of[id(value)][0]
+        tensor.raw_index = self._index_of[key][0]
 
     def describe(self, name: str, shape: Sequence[int] | None, dtype: Any) -> None:
         """Takes shape and dtype only, for an estimate. `shape` None: nothing is taken."""
         if shape is None:
             return
-        kind = _wire_dtype(np.dtype(dtype))
+        kind = _wire_dtype(name, np.dtype(dtype))
         if kind is None:
             self._refuse(name, np.dtype(dtype))
         elif not all(hasattr(n, "__index__") for n in shape):
@@ -78,16 +81,18 @@ class TensorList:
 
     def _checked(self, name: str, value: Any) -> Array | None:
         array = np.asarray(value)
-        kind = _wire_dtype(array.dtype)
+        kind = _wire_dtype(name, array.dtype)
         if kind is None:
             self._refuse(name, array.dtype)
             return None
-        if kind == np.int32 and array.size:
-            limits = np.iinfo(np.int32)
+        if kind.kind in "iu" and kind != array.dtype and array.size:
+            is_mask = kind == np.uint8
+            least, most = (0, 1) if is_mask else (-(2**31), 2**31 - 1)
             low, high = int(array.min()), int(array.max())
-            if low < limits.min or high > limits.max:
-                worst = low if low < limits.min else high
-                self.reasons.append(f"{self._method}: {name} must fit int32, got {worst}")
+            if low < least or high > most:
+                rule = "be 0 or 1" if is_mask else "fit int32"
+                worst = low if low < least else high
+                self.reasons.append(f"{self._method}: {name} must {rule}, got {worst}")
                 return None
         return np.asarray(array, dtype=kind, order="C")
 
@@ -98,8 +103,12 @@ class TensorList:
         self.reasons.append(f"{self._method}: {name} must be {_FLOATS}, got {dtype}{hint}")
 
 
-def _wire_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
-    """What an array of `dtype` travels as: integers as int32, bool as uint8; None: not at all."""
+def _wire_dtype(name: str, dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+    """What an array of `dtype` travels as: integers as int32, bool and masks as uint8; None: not
+    at all.
+    """
+    if name in MASKS and dtype.kind in "iu":
+        return np.dtype(np.uint8)
     little = dtype.newbyteorder("<") if dtype.byteorder == ">" else dtype
     if little in _CODES:
         return little

@@ -35,10 +35,10 @@ class TensorCalls(ABC, Generic[ForwardT, BackwardT]):
 
         options: those of the method by name; enums as strings, a list of ints also as one int.
         tensors: every other tensor of the method by name; integer arrays are sent as int32, bool
-        as uint8. q, k and v may be None where the method allows it. device: "cpu", "cuda:0" or None,
-        the server's choice. priority: -100..100, higher runs first; servers allow 0 at most,
-        unless --max-priority is higher or the request comes through a Unix socket. timeout:
-        seconds, retries included; None is the client's.
+        and masks of 0 and 1 as uint8. q, k and v may be None where the method allows it. device:
+        "cpu", "cuda:0" or None, the server's choice. priority: -100..100, higher runs first;
+        servers allow 0 at most, unless --max-priority is higher or the request comes through a Unix
+        socket. timeout: seconds, retries included; None is the client's.
         """
         head = {"device": device, "priority": priority}
         result: ForwardT = self._send(
