@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 
 import grpc
 import numpy as np
@@ -10,8 +11,10 @@ import pytest
 import attnd
 from attnd import _proto
 from peer import Peer, first_tensor
+from server_process import REPOSITORY
 
 Q = np.ones((1, 1, 2, 8), np.float32)
+README = REPOSITORY / "client/python/README.md"
 
 
 @pytest.fixture
@@ -319,6 +322,23 @@ def test_a_proxy_stands_before_other_targets(target, idle_proxy):
     with attnd.Client(target, retries=0, timeout=20) as client, pytest.raises(attnd.Error) as caught:
         client.forward(Q, Q, Q)
     assert "127.0.0.7:7: Failed to connect" in str(caught.value)
+
+
+def test_the_setting_for_stubs_that_the_readme_names(peer):
+    """A stock stub drops a reply above 4 MB after the work."""
+    (setting,) = re.findall(r"^\| Python \| `(.*)` \|$", README.read_text(), re.M)
+    request = {"method": {"softmax": {}}, "raw": [bytes(5 << 20)]}
+    request["tensors"] = [{"name": "q", "dtype": "float32", "shape": [1, 1, 5 << 18, 1], "raw_index": 0}]
+    message = _proto.ForwardRequest(**request).SerializeToString()
+
+    def reply_bytes(channel):
+        with channel:
+            return len(channel.unary_unary("/attn.v1.AttentionService/Forward")(message))
+
+    with pytest.raises(grpc.RpcError) as caught:
+        reply_bytes(grpc.insecure_channel(peer.target))
+    assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert reply_bytes(eval(setting, {"grpc": grpc, "target": peer.target})) > 5 << 20
 
 
 def test_messages_are_in_a_pool_of_their_own():
