@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 import attnd
 from attn_command import attn, ok  # noqa: F401
 from attnd.cli import commands
-from helpers import same_bits
+from helpers import noise, same_bits
 from server_process import DATA, clean_environment
 
 GENESIS = str(DATA / "genesis_512.safetensors")
@@ -315,6 +315,43 @@ def test_errors_are_one_clear_line(attn, arguments, code, fragment):
     assert done.returncode == code, done.stderr
     assert done.stderr.startswith("attn: ") and fragment in done.stderr
     assert done.stderr.count("\n") == 1 and not done.stdout
+
+
+@pytest.mark.parametrize("command", ["run", "compare", "estimate"])
+def test_float64_files_name_the_flag_that_converts(attn, rng, command):
+    """They named q.astype(np.float32), and `compare` named nothing else."""
+    arrays = {"q": noise(rng, (1, 2, 20, 8)).astype("f8"), "k": noise(rng, (1, 2, 20, 8)),
+              "v": noise(rng, (1, 2, 20, 8)).astype(">f4")}  # fmt: skip
+    np.savez("in.npz", **arrays)
+    done = attn(command, "in.npz")
+    assert done.returncode == 1
+    assert done.stderr == ("attn: q must be float32, float16, bfloat16, got float64 "
+                           "(--dtype float32 converts)\n")
+    ok(attn(command, "in.npz", "--dtype", "float32"))
+    np.save("grad.npy", arrays["q"])
+    if command == "run":
+        done = attn(command, GENESIS, "--grad-out", "grad.npy")
+        assert "grad_out must be float32, float16, bfloat16, got float64 (--dtype" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "compare", "estimate"])
+def test_a_file_that_looks_like_bnhd_is_noted(attn, rng, command):
+    """H 200 and N 4 were served without a word."""
+    def notes(shapes, *flags):
+        np.savez("in.npz", **{n: noise(rng, shape) for n, shape in zip("qkv", shapes)})
+        done = attn(command, "in.npz", "--method", "softmax", *flags)
+        ok(done)
+        return done.stderr
+
+    swapped = [(1, 200, 4, 8)] * 3
+    assert notes(swapped) == ("attn: note: served as H 200, N 4; for [B,N,H,D] give --layout BNHD, "
+                              "else --layout BHND\n")
+    for flag in ("BNHD", "BHND"):
+        assert notes(swapped, "--layout", flag) == ""
+    assert notes([(1, 20, 16, 8)] * 3) == ""
+    if command != "compare":
+        decode = [(1, 20, 1, 8), (1, 20, 40, 8), (1, 20, 40, 8)]
+        assert notes(decode) == ""
 
 
 def test_damaged_files(attn, tmp_path):

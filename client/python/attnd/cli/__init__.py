@@ -35,6 +35,4 @@ def main(argv: list[str] | None = None) -> int:
 def _hint(error: Error) -> str:
     if error.code == grpc.StatusCode.UNAUTHENTICATED:
         return " (give a token with --token or ATTND_TOKEN)"
-    if "got float64" in error.message:
-        return " (--dtype float32 converts)"
     return ""

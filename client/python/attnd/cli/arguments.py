@@ -226,7 +226,7 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
         help="convert floating tensors to this first",
     )
     parser.add_argument(
-        "--layout", choices=("BHND", "BNHD"), default="BHND", help="of q, k, v (default BHND)"
+        "--layout", choices=("BHND", "BNHD"), help="of q, k, v (default BHND)"
     )
 
 

@@ -57,7 +57,8 @@ def run(arguments: Namespace) -> int:
     sent = inputs.tensors(arguments)
     grad_out = None
     if arguments.grad_out is not None:
-        grad_out = inputs.converted(files.read_one(arguments.grad_out, "grad_out"), arguments.dtype)
+        grad_out = files.read_one(arguments.grad_out, "grad_out")
+        grad_out = inputs.converted({"grad_out": grad_out}, arguments.dtype)["grad_out"]
     if arguments.output is not None:
         files.check_writable(arguments.output)
         if arguments.output.lower().endswith(".npy") and grad_out is not None:
@@ -73,7 +74,7 @@ def run(arguments: Namespace) -> int:
             "options": options,
             "tensors": sent,
             "device": arguments.device,
-            "layout": arguments.layout,
+            "layout": inputs.layout(arguments),
         }
         bar.add_task(f"{method} forward", total=None)
         forward = client.forward(q, k, v, **request)
@@ -117,7 +118,7 @@ def estimate(arguments: Namespace) -> int:
             dtype=dtype,
             backward=arguments.backward,
             deterministic=not arguments.any_order,
-            layout=arguments.layout,
+            layout=inputs.layout(arguments),
             device=arguments.device,
         )
     if arguments.json:

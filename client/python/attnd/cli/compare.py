@@ -102,8 +102,8 @@ class _Comparison:
         self._client = client
         self._known = known
         self._sent = sent
-        self._layout = arguments.layout
-        self._heads = 1 if arguments.layout == "BHND" else 2  # the axis of heads
+        self._layout = inputs.layout(arguments)
+        self._heads = 1 if self._layout == "BHND" else 2  # the axis of heads
         self._repeat = arguments.repeat
         self._grad_out: Array | None = None
         self._with_grad = not arguments.no_grad
@@ -222,7 +222,7 @@ def _chosen(
     texts = arguments.method or served
     used: set[str] = set()
     chosen = []
-    n = 2 if arguments.layout == "BHND" else 1
+    n = 2 if inputs.layout(arguments) == "BHND" else 1
     Nq, Nk = (sent[name].shape[n] if name in sent else 0 for name in "qk")
     for text in texts:
         method, given = parse_method(text, ())

@@ -46,7 +46,13 @@ def tensors(arguments: Namespace) -> dict[str, Array]:
         raise UsageError("no input: give INPUT, or --q, --k, --v")
     if not found.keys() & {"q", "v"}:
         raise ValueError(f"input: q or v is required, found {', '.join(found)}")
-    return {name: converted(array, arguments.dtype) for name, array in found.items()}
+    if arguments.layout is None:
+        _note_layout(found)
+    return converted(found, arguments.dtype)
+
+
+def layout(arguments: Namespace) -> str:
+    return arguments.layout or "BHND"
 
 
 def has_k_of_input(arguments: Namespace, found: Mapping[str, Any]) -> bool:
@@ -80,10 +86,26 @@ def described(arguments: Namespace) -> tuple[dict[str, Any], Any, dict[str, Arra
         raise UsageError("give --shape, or INPUT or --q, --k, --v")
     kv_shape = arguments.kv_shape or arguments.shape
     shapes = {"q": arguments.shape, "k": kv_shape, "v": kv_shape}
-    others = {n: converted(a, arguments.dtype) for n, a in named_tensors(arguments).items()}
+    others = converted(named_tensors(arguments), arguments.dtype)
     return shapes, _DTYPES[arguments.dtype or "float32"], others
 
 
-def converted(array: Array, dtype: str | None) -> Array:
-    is_float = array.dtype.kind == "f" or array.dtype == BFLOAT16
-    return array.astype(_DTYPES[dtype], copy=False) if dtype and is_float else array
+def converted(arrays: Mapping[str, Array], dtype: str | None) -> dict[str, Array]:
+    """The floats among them in `dtype`. ValueError for floats that are not served without one."""
+    floats = {n for n, a in arrays.items() if a.dtype.kind == "f" or a.dtype == BFLOAT16}
+    if dtype is not None:
+        wanted = _DTYPES[dtype]
+        return {n: a.astype(wanted, copy=False) if n in floats else a for n, a in arrays.items()}
+    served = set(_DTYPES.values())
+    refused = [n for n in arrays if n in floats and arrays[n].dtype.newbyteorder("=") not in served]
+    if refused:
+        reasons = [f"{n} must be {', '.join(_DTYPES)}, got {arrays[n].dtype}" for n in refused]
+        raise ValueError("; ".join(reasons) + " (--dtype float32 converts)")
+    return dict(arrays)
+
+
+def _note_layout(found: Mapping[str, Array]) -> None:
+    shapes = [found[name].shape for name in ("q", "k", "v") if name in found]
+    if all(len(shape) == 4 and shape[1] > shape[2] and shape[2] < 16 for shape in shapes):
+        _, H, N, _ = shapes[0]
+        say(f"note: served as H {H}, N {N}; for [B,N,H,D] give --layout BNHD, else --layout BHND")
