@@ -1,12 +1,21 @@
 #include "channel.h"
 
+#include <arpa/inet.h>
+
+#include <algorithm>
 #include <chrono>
 #include <climits>
 #include <fstream>
 #include <iterator>
+#include <utility>
+#include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "proto/wire/bytes.h"
 #include "retry.h"
 
@@ -35,11 +44,47 @@ std::string RetryConfig(int max_attempts) {
                       kTokensPerSuccess, "}}");
 }
 
-bool IsLocal(const std::string& target) {
-  for (const char* prefix : {"unix:", "localhost:", "127.", "[::1]"}) {
-    if (absl::StartsWith(target, prefix)) return true;
+// An address of the loopback: "host", "host:port", "[ipv6]", "[ipv6]:port", or IPv6 without a port.
+bool IsLoopback(absl::string_view address) {
+  if (absl::ConsumePrefix(&address, "[")) {
+    address = address.substr(0, address.find(']'));
+  } else if (std::count(address.begin(), address.end(), ':') == 1) {
+    address = address.substr(0, address.find(':'));
   }
-  return false;
+  const std::string host = absl::AsciiStrToLower(absl::StripSuffix(address, "."));
+  if (host == "localhost" || absl::EndsWith(host, ".localhost")) return true;
+  in6_addr ip{};
+  // An IPv4 address as IPv6 is ::ffff:a.b.c.d.
+  if (inet_pton(AF_INET6, host.c_str(), &ip) != 1 &&
+      inet_pton(AF_INET6, absl::StrCat("::ffff:", host).c_str(), &ip) != 1) {
+    return false;
+  }
+  if (IN6_IS_ADDR_V4MAPPED(&ip)) {
+    constexpr uint8_t kAny[4] = {0, 0, 0, 0};
+    return ip.s6_addr[12] == 127 || std::equal(kAny, kAny + 4, ip.s6_addr + 12);
+  }
+  return IN6_IS_ADDR_LOOPBACK(&ip) || IN6_IS_ADDR_UNSPECIFIED(&ip);
+}
+
+// Whether `target`, in any of gRPC's spellings, is on this machine by a socket file or addresses of
+// the loopback: no proxy of the environment leads there.
+bool IsLocal(const std::string& target) {
+  const auto [scheme, rest] = std::pair<absl::string_view, absl::string_view>(
+      absl::StrSplit(target, absl::MaxSplits(':', 1)));
+  if (scheme == "unix" || scheme == "unix-abstract" || scheme == "vsock") return true;
+  absl::string_view addresses = target;
+  if (scheme == "dns" || scheme == "ipv4" || scheme == "ipv6") {
+    // "dns:host:port", "dns:///host:port", "dns://server/host:port", "ipv4:a:port,b:port"
+    addresses = rest;
+    if (absl::ConsumePrefix(&addresses, "//")) {
+      addresses.remove_prefix(std::min(addresses.find('/'), addresses.size()));
+    }
+    absl::ConsumePrefix(&addresses, "/");
+  }
+  const std::string decoded =
+      absl::StrReplaceAll(addresses, {{"%5B", "["}, {"%5D", "]"}, {"%5b", "["}, {"%5d", "]"}});
+  const std::vector<std::string> parts = absl::StrSplit(decoded, ',');
+  return std::all_of(parts.begin(), parts.end(), [](const auto& part) { return IsLoopback(part); });
 }
 
 grpc::ChannelArguments Arguments(const ClientOptions& options) {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <map>
 #include <string>
 
@@ -15,6 +16,7 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::Pair;
 
 TEST(Client, ForwardReturnsTensorsAndStats) {
@@ -101,6 +103,31 @@ TEST(Client, NoServerListens) {
   const auto client = MustCreate({.target = "127.0.0.1:1", .max_attempts = 1});
   const auto q = Values(1);
   EXPECT_TRUE(absl::IsUnavailable(client->Forward(RequestOf(q)).status()));
+}
+
+// Where a connection to `target` fails first, by the text of the error; a proxy is set.
+std::string FailureAt(const std::string& target) {
+  const ClientOptions options = {.target = target, .timeout = kLong, .max_attempts = 1};
+  return std::string(MustCreate(options)->Forward(RequestOf(Values(1))).status().message());
+}
+
+TEST(Client, NoProxyStandsBeforeTheLoopback) {
+  // http_proxy caught `ipv4:127.0.0.1`, `dns:///localhost`, `0.0.0.0`. Nothing listens anywhere.
+  setenv("http_proxy", "http://127.0.0.7:7", 1);
+  for (const char* name : {"no_proxy", "no_grpc_proxy", "grpc_proxy", "https_proxy"}) {
+    unsetenv(name);
+  }
+  for (const char* target :
+       {"127.0.0.1:9", "localhost:9", "LocalHost.:9", "0.0.0.0:9", "ipv4:127.0.0.1:9",
+        "ipv4:127.0.0.2:9,127.0.0.1:9", "dns:localhost:9", "dns:///localhost:9",
+        "dns:///127.0.0.1:9", "[::1]:9", "[::]:9", "[::ffff:127.0.0.1]:9", "ipv6:[::1]:9",
+        "ipv6:%5B::1%5D:9", "dns:///[::1]:9", "unix:/no/such.sock", "unix:///no/such.sock"}) {
+    EXPECT_THAT(FailureAt(target), Not(HasSubstr("127.0.0.7:7"))) << target;
+  }
+  for (const char* target : {"localhost.example:9", "128.0.0.1:9", "dns:///192.0.2.1:9",
+                             "ipv4:127.0.0.1:9,192.0.2.1:9", "[2001:db8::1]:9"}) {
+    EXPECT_THAT(FailureAt(target), HasSubstr("127.0.0.7:7")) << target;
+  }
 }
 
 TEST(Client, AnswersThatAreNoReplyAreErrors) {
