@@ -44,6 +44,14 @@ def check_bound(name, got, want, sums, amplification, terms, dtype, of_weights=0
     wrong = ~((special == got_special) | (np.isnan(special) & np.isnan(got_special)))
     assert not wrong.any(), describe(name, got, want, wrong)
 
+    bound = bound_of(name, want, sums, amplification, terms, dtype, unit, of_weights)
+    with np.errstate(invalid="ignore"):
+        wrong = finite & (abs(got - want) > bound)
+    assert not wrong.any(), describe(name, got, want, wrong, bound)
+
+
+def bound_of(name, want, sums, amplification, terms, dtype, unit, of_weights=0):
+    """How far each element may be from `want`. `unit`: of one rounding to the output's dtype."""
     summed, stored = sums
     inside = FLOAT32 * (8 + np.sqrt(terms) + 4 * amplification) * summed
     if name in PRODUCTS:
@@ -52,11 +60,8 @@ def check_bound(name, got, want, sums, amplification, terms, dtype, of_weights=0
             inside = inside + 2.0**-35 * np.max(summed, where=np.isfinite(summed), initial=0)
     if dtype != "f32":
         inside = inside + 1.01 * UNIT[dtype] * stored
-    bound = unit * np.maximum(np.where(finite, abs(want), 0), TINY[dtype]) + 1.01 * inside
-    bound = bound + 2**10 * TINY["f32"]
-    with np.errstate(invalid="ignore"):
-        wrong = finite & (abs(got - want) > bound)
-    assert not wrong.any(), describe(name, got, want, wrong, bound)
+    size = np.where(np.isfinite(want), abs(want), 0)
+    return unit * np.maximum(size, TINY[dtype]) + 1.01 * inside + 2**10 * TINY["f32"]
 
 
 def describe(name, got, want, wrong, bound=None):

@@ -79,10 +79,13 @@ def _unbroadcast(g, shape):
 
 class Tape:
     """`rounding`: what an operation adds to the sums, times its result; None: no sums. `storing`:
-    what `stored` adds. `store`: how a forward rounds what its backward reads again."""
+    what `stored` adds. `store`: how a forward rounds what its backward reads again. `exact_logits`:
+    float32 holds those of a softmax exactly, so that they carry nothing into the sums."""
 
-    def __init__(self, dtype=np.float64, rounding=None, storing=0.0, store=lambda x: x):
+    def __init__(self, dtype=np.float64, rounding=None, storing=0.0, store=lambda x: x,
+                 exact_logits=False):
         self.dtype, self.rounding, self.storing, self.store = dtype, rounding, storing, store
+        self.exact_logits = exact_logits
         self._nodes, self._recording = [], True
 
     # --- leaves
@@ -359,6 +362,8 @@ class Tape:
 
     def _weights(self, logits, mask, axis):
         mask = np.broadcast_to(mask, logits.shape)
+        if self.exact_logits and logits.s is not None:
+            logits.s = np.zeros(logits.shape)
         most = np.where(mask, logits.x, -np.inf).max(axis=axis, keepdims=True, initial=-np.inf)
         most = np.where(np.isfinite(most), most, 0).astype(self.dtype)
         e = self.where(mask, self.exp(self.where(mask, logits) - most))
@@ -367,9 +372,11 @@ class Tape:
 
     def attention(self, logits, v, mask=True):
         """(out, lse) of softmax attention, as fused kernels compute it: see `normalised`. logits
-        [..,Nq,Nk], v [..,Nk,Dv]; a row without visible keys has out 0 and lse -inf."""
+        [..,Nq,Nk], of which -inf hides a key, v [..,Nk,Dv]; a row without visible keys has out 0
+        and lse -inf."""
+        mask = np.broadcast_to(mask, logits.shape) & ~np.isneginf(logits.x)
         e, den, most = self._weights(logits, mask, -1)
-        seen = np.broadcast_to(mask, logits.shape).any(axis=-1)
+        seen = mask.any(axis=-1)
         lse = self.where(seen, (self.log(den) + most)[..., 0], -np.inf)
         return self.normalised(e @ v, den), lse
 
@@ -395,6 +402,7 @@ class TracedOracle(Oracle):
     tensors cut to its lengths."""
 
     differentiable = ("q", "k", "v")
+    exact_logits = False  # as of Tape
     # The axes of tensors that belong to sequences or have rows; all others are handed on whole.
     axes = {}
     _AXES = {"q": "B,H,Nq,D", "k": "B,Hkv,Nk,D", "v": "B,Hkv,Nk,Dv", "grad_out": "B,H,Nq,Dv",
@@ -502,11 +510,13 @@ class TracedOracle(Oracle):
     def magnitude(self, t, o):
         with np.errstate(all="ignore"):
             forward = {name: x for name, x in t.items() if not name.startswith("grad_")}
+            how = {"exact_logits": self.exact_logits}
             sums = {name: (np.nan_to_num(s, posinf=0), 0) for name, s in self._run(
-                forward, o, lambda: Tape(rounding=1.0), lambda made: made.s).items()}
+                forward, o, lambda: Tape(rounding=1.0, **how), lambda made: made.s).items()}
             if len(forward) < len(t):
-                inside = self._grads(t, o, lambda: Tape(rounding=1.0), lambda g: g.s)
-                stored = self._grads(t, o, lambda: Tape(rounding=0.0, storing=1.0), lambda g: g.s)
+                inside = self._grads(t, o, lambda: Tape(rounding=1.0, **how), lambda g: g.s)
+                stored = self._grads(t, o, lambda: Tape(rounding=0.0, storing=1.0, **how),
+                                     lambda g: g.s)
                 sums |= {name: (inside[name], stored[name]) for name in inside}
         return sums, 0.0
 
