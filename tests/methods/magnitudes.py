@@ -45,8 +45,8 @@ UNITS = ("rel_k", "rel_emb_long", "rel_emb_global")
 class Exact:
     """Replaces the float tensors of a case, problem by problem: problem b has names[b] =
     (magnitude, mask). `by_key`: keys have the magnitude, because queries are shared by the batch.
-    `shared`: q serves as the keys. `every`: each key is masked, not each fifth. `is_second`: q meets the result
-    of another attention, which is not exact."""
+    `shared`: q serves as the keys. `every`: each key is masked, not each fifth. `is_second`: q
+    meets the result of another attention, which is not exact."""
 
     names: list
     scale_bits: int
