@@ -239,6 +239,7 @@ AttendCase::AttendCase(const AttendSizes& s, uint64_t seed)
   }
   out = GuardedTensor(s.dtype, Shape{s.B, s.H, s.Nq, s.Dv}, s.layout);
   lse = GuardedTensor(DType::kF32, Shape{s.B, s.H, s.Nq});
+  lse_low = GuardedTensor(DType::kF32, Shape{s.B, s.H, s.Nq});
   dq = GuardedTensor(s.dtype, q.view().shape, s.layout);
   dk = GuardedTensor(s.dtype, k.view().shape, s.layout);
   dv = GuardedTensor(s.dtype, v.view().shape, s.layout);
@@ -249,7 +250,13 @@ bool AttendCase::Sees(int64_t b, int64_t i, int64_t j) const {
 }
 
 AttendProblem AttendCase::Forward() const {
-  return {q.view(), k.view(), v.view(), out.view(), lse.view(), seqs};
+  return {.q = q.view(),
+          .k = k.view(),
+          .v = v.view(),
+          .out = out.view(),
+          .lse = lse.view(),
+          .lse_low = lse_low.view(),
+          .seqs = seqs};
 }
 
 AttendGradProblem AttendCase::Backward() const {
@@ -288,7 +295,7 @@ void AttendCase::ExpectForward() const {
     ExpectClose("out", sizes.dtype, out.Dense(b), plain.out, truth.out);
     ExpectClose("lse", DType::kF32, lse.Dense(b), plain.lse, truth.lse);
   }
-  EXPECT_TRUE(out.GuardsIntact() && lse.GuardsIntact());
+  EXPECT_TRUE(out.GuardsIntact() && lse.GuardsIntact() && lse_low.GuardsIntact());
 }
 
 void AttendCase::ExpectBackward() const {

@@ -75,7 +75,7 @@ class AttendCase {
 
   AttendSizes sizes;
   double scale;
-  GuardedTensor q, k, v, out, lse, dout, dlse, dq, dk, dv;
+  GuardedTensor q, k, v, out, lse, lse_low, dout, dlse, dq, dk, dv;
   std::vector<AttendSeq> seqs;
 
  private:

@@ -37,14 +37,6 @@ AttendTensors TermsOf(Ops& ops, const Inputs& in, const PatternOptions& options,
   return terms;
 }
 
-// Every query row sees nothing in one of the two.
-Outputs MergeRows(Ops& ops, const Outputs& a, const Outputs& b, DType dtype) {
-  const AttendOut merged = ops.Merge({{a.out, a.lse}, {b.out, b.lse}}, dtype);
-  Outputs outputs{.out = merged.out, .lse = merged.lse, .visible_pairs = a.visible_pairs};
-  AddPairs(b, &outputs);
-  return outputs;
-}
-
 }  // namespace
 
 void AddPairs(const Outputs& more, Outputs* sum) {
@@ -67,9 +59,19 @@ std::vector<float> StandardSlopes(int64_t H) {
 
 namespace {
 
-Outputs AttendWith(Ops& ops, const Inputs& in, const PatternOptions& options,
-                   const PartsOfSeq& parts_of, const PatternExtras& extras,
-                   const AttendTensors& terms) {
+// A result that may be a part of a merge.
+struct Attended {
+  AttendOut result;
+  std::vector<PairTotal> visible_pairs;
+
+  Outputs ToOutputs() && {
+    return {.out = result.out, .lse = result.lse, .visible_pairs = std::move(visible_pairs)};
+  }
+};
+
+Attended AttendWith(Ops& ops, const Inputs& in, const PatternOptions& options,
+                    const PartsOfSeq& parts_of, const PatternExtras& extras,
+                    const AttendTensors& terms) {
   // D is the same in all problems of a batch.
   const double D = static_cast<double>(in.problems[0].D);
   const AttendParams params{.scale = options.scale.value_or(1 / std::sqrt(D)),
@@ -78,17 +80,16 @@ Outputs AttendWith(Ops& ops, const Inputs& in, const PatternOptions& options,
                             .cap_table = extras.cap_table};
   const PatternSeqs seqs = SeqsOf(ops, in, options.causal, extras.seqs_differ, parts_of);
   if (!ops.status().ok()) return {};
-  AttendOut attended = ops.Attend(in.q, in.k, in.v, params, seqs.parts, terms, extras.dtype);
-  return {.out = std::move(attended.out),
-          .lse = std::move(attended.lse),
-          .visible_pairs = seqs.visible_pairs};
+  return {ops.Attend(in.q, in.k, in.v, params, seqs.parts, terms, extras.dtype),
+          seqs.visible_pairs};
 }
 
 }  // namespace
 
 Outputs PatternAttend(Ops& ops, const Inputs& in, const PatternOptions& options,
                       const PartsOfSeq& parts_of, const PatternExtras& extras) {
-  return AttendWith(ops, in, options, parts_of, extras, TermsOf(ops, in, options, extras));
+  return AttendWith(ops, in, options, parts_of, extras, TermsOf(ops, in, options, extras))
+      .ToOutputs();
 }
 
 Outputs AttendLocalAndGlobal(Ops& ops, const Inputs& in, const PatternOptions& options,
@@ -96,16 +97,21 @@ Outputs AttendLocalAndGlobal(Ops& ops, const Inputs& in, const PatternOptions& o
                              PatternExtras extras) {
   extras.dtype = DType::kF32;
   AttendTensors terms = TermsOf(ops, in, options, extras);
-  const Outputs local_rows = AttendWith(ops, in, options, local, extras, terms);
+  const Attended local_rows = AttendWith(ops, in, options, local, extras, terms);
   Inputs own = in;
   terms.sinks = {};  // the first call has them for all rows
   for (const auto& [name, tensor] : {std::pair("q_global", &own.q), std::pair("k_global", &own.k),
                                      std::pair("v_global", &own.v)}) {
     if (const Tensor sent = Sent(in, name); !sent.empty()) *tensor = sent;
   }
-  const Outputs global_rows = AttendWith(ops, own, options, global, extras, terms);
+  const Attended global_rows = AttendWith(ops, own, options, global, extras, terms);
   if (!ops.status().ok()) return {};
-  return MergeRows(ops, local_rows, global_rows, in.q[0].dtype);
+  // A row sees keys in one of the two and, if it is global, sinks in the other.
+  Attended merged{ops.Merge({local_rows.result, global_rows.result}, in.q[0].dtype),
+                  local_rows.visible_pairs};
+  Outputs outputs = std::move(merged).ToOutputs();
+  AddPairs({.visible_pairs = global_rows.visible_pairs}, &outputs);
+  return outputs;
 }
 
 Tensor ValidQueries(Ops& ops, const Inputs& in) {
