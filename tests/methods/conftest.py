@@ -1,5 +1,4 @@
-"""Makes `tests.methods` importable from anywhere, and skips tests of an ISA that this machine
-lacks, with its name as the reason."""
+"""Makes `tests.methods` importable from anywhere, and lets a run take each n-th test only."""
 
 import os
 import pathlib
@@ -12,7 +11,7 @@ import pytest
 os.environ.update(OPENBLAS_CORETYPE="Prescott", OPENBLAS_L2_SIZE="512")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
-from tests.methods import harness, library  # noqa: E402
+from tests.methods import library  # noqa: E402
 
 
 def pytest_addoption(parser):
@@ -29,11 +28,3 @@ def pytest_collection_modifyitems(config, items):
 def pytest_configure():
     """pytest captures nothing here."""
     library.last_words = os.dup(2)
-
-
-@pytest.fixture
-def isa(request):
-    lacks = harness.machine_lacks(request.param)
-    if lacks:
-        pytest.skip(f"{request.param}: this machine lacks {' '.join(lacks)}")
-    return request.param
