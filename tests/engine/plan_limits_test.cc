@@ -1,10 +1,55 @@
 // Planning at the limits of sizes: no memory for problems without elements.
 #include <gtest/gtest.h>
 
-#include "tests/engine/plan_limits.h"
+#include <memory>
+#include <string>
+
+#include "tests/engine/cpu_engine.h"
 
 namespace attnd::testing {
 namespace {
+
+struct PlanSizes {
+  int64_t B = 1, H = 1, Hkv = 1, Nq = 0, Nk = 0, D = 1;
+};
+
+Call MakeCall(const std::string& method, const PlanSizes& s, Direction direction) {
+  Call call;
+  call.method = method;
+  call.direction = direction;
+  if (method == "local") call.options["window_left"] = int64_t{2};
+  const auto set = [&](const char* name, const Shape& shape) {
+    call.tensors[name] = DenseView(nullptr, DType::kF32, shape);
+  };
+  set("q", {s.B, s.H, s.Nq, s.D});
+  set("k", {s.B, s.Hkv, s.Nk, s.D});
+  set("v", {s.B, s.Hkv, s.Nk, s.D});
+  if (direction == Direction::kBackward) set("grad_out", {s.B, s.H, s.Nq, s.D});
+  return call;
+}
+
+class PlanLimits : public ::testing::Test {
+ protected:
+  static Engine& engine() {
+    static Engine* engine = CpuEngine({.threads = 2}).release();
+    return *engine;
+  }
+  static std::shared_ptr<const Plan> MakePlan(const Call& call) {
+    const auto plan = engine().MakePlan(call);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return plan.ok() ? *plan : nullptr;
+  }
+
+  template <class F>
+  static void ForEachKind(const F& f) {
+    for (const char* method : {"softmax", "local", "linear_attention"}) {
+      for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+        SCOPED_TRACE(std::string(method) + " " + std::string(Name(direction)));
+        f(method, direction);
+      }
+    }
+  }
+};
 
 TEST_F(PlanLimits, ProblemsWithoutElementsTakeNothing) {
   const auto empty = [](const char* method, const PlanSizes& s, Direction direction) {
@@ -35,6 +80,19 @@ TEST_F(PlanLimits, ZerosThatMustBeWrittenArePlanned) {
       EXPECT_GT(plan->seconds, 0);
     }
   }
+}
+
+// Heads count, and heads of each sequence of a batch.
+TEST_F(PlanLimits, PairsOfAllHeadsAreCounted) {
+  ForEachKind([](const char* method, Direction direction) {
+    for (const int64_t B : {1 << 4, 1 << 16}) {
+      const int64_t H = (1 << 20) / B;
+      const auto plan =
+          MakePlan(MakeCall(method, {.B = B, .H = H, .Hkv = H, .Nq = 1, .Nk = 1}, direction));
+      ASSERT_NE(plan, nullptr);
+      EXPECT_EQ(plan->visible_pairs, 1 << 20);
+    }
+  });
 }
 
 // The kv heads of a sequence do the same work: twice the heads, twice the FLOPs and the pairs.

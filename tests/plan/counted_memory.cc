@@ -10,11 +10,14 @@
 namespace attnd::testing {
 namespace {
 
-std::atomic<int64_t> alive{0}, base{0}, peak{0};
+std::atomic<int64_t> alive{0}, base{0}, peak{0}, count{0}, bytes{0};
 
 void* Counted(void* memory) {
   if (memory == nullptr) throw std::bad_alloc();
-  const int64_t now = alive += static_cast<int64_t>(malloc_usable_size(memory));
+  const auto size = static_cast<int64_t>(malloc_usable_size(memory));
+  ++count;
+  bytes += size;
+  const int64_t now = alive += size;
   int64_t highest = peak.load(std::memory_order_relaxed);
   while (now > highest && !peak.compare_exchange_weak(highest, now)) {
   }
@@ -28,12 +31,14 @@ void Freed(void* memory) {
 
 }  // namespace
 
-void ResetPeak() {
-  base = alive.load();
-  peak = alive.load();
+void ResetAllocations() {
+  base = peak = alive.load();
+  count = bytes = 0;
 }
 
-int64_t PeakBytes() { return peak - base; }
+Allocations AllocationsSoFar() {
+  return {.count = count, .bytes = bytes, .peak_bytes = peak - base};
+}
 
 }  // namespace attnd::testing
 

@@ -5,8 +5,12 @@
 
 namespace attnd::testing {
 
-// Bytes alive at the highest since ResetPeak, less those alive then.
-void ResetPeak();
-int64_t PeakBytes();
+// Since ResetAllocations.
+struct Allocations {
+  int64_t count = 0, bytes = 0;
+  int64_t peak_bytes = 0;  // alive at the highest, less those alive then
+};
+void ResetAllocations();
+Allocations AllocationsSoFar();
 
 }  // namespace attnd::testing

@@ -8,7 +8,5 @@
 namespace attnd::testing {
 
 std::unique_ptr<Device> NewPlannedDevice();
-// The most that a step of PlanWork may take to plan for it.
-extern const double kSecondsOfStep;
 
 }  // namespace attnd::testing
