@@ -64,12 +64,12 @@ class Blockwise : public PatternMethod<Options> {
              .inputs = {{"perm", "[H,nb] or [1,nb]", "int32",
                          "the key block of every query block, a permutation of 0..nb-1; default: "
                          "identity_heads heads in place, the others shifted"}},
-             .options = {
-                 IntOption("num_blocks", &Options::num_blocks, {.min = 1}, "nb, at most Nk"),
-                 IntOption("identity_heads", &Options::identity_heads, {.min = 0},
-                           "max(1, H - (nb - 1) max(1, floor(H/6 + 1/2)))",
-                           "heads whose blocks see themselves, at most H; no effect with "
-                           "perm")}}) {}
+             .options = {IntOption("num_blocks", &Options::num_blocks, {.min = 1},
+                                   "nb, at most Nk; blocks of the padded sequence"),
+                         IntOption("identity_heads", &Options::identity_heads, {.min = 0},
+                                   "max(1, H - (nb - 1) max(1, floor(H/6 + 1/2)))",
+                                   "heads whose blocks see themselves, at most H; no effect with "
+                                   "perm")}}) {}
 
  protected:
   void CheckOwn(const ProblemShape& problem, const Options& o, Reasons* reasons) const override {

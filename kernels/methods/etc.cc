@@ -67,7 +67,8 @@ class EtcMethod : public PatternMethod<Options> {
                                        "beta of long rows, by label; default 0"),
                         Differentiable("rel_bias_global", "[V,H]", "beta of global rows"),
                         {"sentence_ids", "[B,nl]", "int32",
-                         "the global place of every long token; default floor(c ng / nl)"},
+                         "the global place of every long token; default floor(c ng / nl), nl of "
+                         "the padded N"},
                         {"long_example_ids", "[B,nl]", "int32",
                          "unequal ones never see each other; with global_example_ids"},
                         {"global_example_ids", "[B,ng]", "int32", "with long_example_ids"},

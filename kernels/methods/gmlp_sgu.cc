@@ -52,8 +52,8 @@ std::vector<TensorInfo> GmlpInputs() {
   std::vector<TensorInfo> inputs = ValueInputs();
   inputs[0] = Differentiable("q", "[B,H,Nq,D]", "u, with D = Dv; absent: the first half of v");
   inputs[2].help = "z; without q its last half, Dg = Dv/2, and u its first";
-  inputs.push_back(
-      Differentiable(kWeight, kWeightShape, "over positions, L >= Nk; drawn when absent"));
+  inputs.push_back(Differentiable(kWeight, kWeightShape,
+                                  "over positions, L >= Nk; drawn when absent, for the padded Nk"));
   inputs.push_back(Differentiable(kBias, kBiasShape, "of positions; ones when absent"));
   inputs.push_back(Differentiable("norm_weight", kNormShape, "ones when absent"));
   inputs.push_back(Differentiable("norm_bias", kNormShape, "zeros when absent"));

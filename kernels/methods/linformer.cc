@@ -67,8 +67,8 @@ std::vector<TensorInfo> LinformerInputs() {
   const auto add = [&](const char* name, const char* shape, const char* help) {
     inputs.push_back(Differentiable(name, shape, help));
   };
-  add("e", kTable, "projects k, L >= Nk; drawn when absent");
-  add("f", kTable, "projects v; absent: e with sharing kv and layerwise, else drawn");
+  add("e", kTable, "projects k, L >= Nk; drawn when absent, for the padded Nk");
+  add("f", kTable, "projects v; absent: e with sharing kv and layerwise, else drawn as e");
   add("e_bias", kBias, "added to the projected k; zeros when absent");
   add("f_bias", kBias, "added to the projected v; zeros when absent");
   add("conv_weight_k", kWeightK, "with projection conv; drawn when absent");

@@ -52,13 +52,13 @@ constexpr char kW1[] = "[L,T]", kB1[] = "[T]", kW2[] = "[T,L]", kB2[] = "[L]", k
 
 std::vector<TensorInfo> MixerInputs() {
   std::vector<TensorInfo> inputs = ValueInputs();
-  inputs.push_back(Differentiable(
-      "w1", kW1,
-      "first layer, L >= Nk; drawn when absent. Rows beyond the lengths must be finite"));
+  inputs.push_back(Differentiable("w1", kW1,
+                                  "first layer, L >= Nk; drawn when absent, for the padded Nk. "
+                                  "Rows beyond the lengths must be finite"));
   inputs.push_back(Differentiable("b1", kB1, "zeros when absent"));
-  inputs.push_back(Differentiable(
-      "w2", kW2,
-      "second layer, L >= Nk; drawn when absent. Columns beyond the lengths must be finite"));
+  inputs.push_back(Differentiable("w2", kW2,
+                                  "second layer, L >= Nk; drawn when absent, for the padded Nk. "
+                                  "Columns beyond the lengths must be finite"));
   inputs.push_back(Differentiable("b2", kB2, "zeros when absent; L >= Nk"));
   inputs.push_back(Differentiable("norm_weight", kNorm, "C = Hkv Dv; ones when absent"));
   inputs.push_back(Differentiable("norm_bias", kNorm, "zeros when absent"));

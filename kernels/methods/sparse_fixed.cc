@@ -61,8 +61,9 @@ class SparseFixed : public PatternMethod<Options> {
                             "one softmax over both, one of them, or heads in turn"),
                  BoolOption("horizontal", &Options::horizontal,
                             "summary rows see everything; not with causal, part union only"),
-                 BoolOption("tail_summary", &Options::tail_summary,
-                            "a short last segment has summary columns, too")}}) {}
+                 BoolOption(
+                     "tail_summary", &Options::tail_summary,
+                     "a short last segment of the padded keys has summary columns, too")}}) {}
 
  protected:
   void CheckOwn(const ProblemShape& problem, const Options& o, Reasons* reasons) const override {

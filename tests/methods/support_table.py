@@ -46,14 +46,21 @@ def common_names(described):
     return [x["name"] for x in softmax["options"]], [x["name"] for x in others(softmax)]
 
 
+def follows_padding(info):
+    """The options and tensors whose help names the padded sizes (test_promises.py)."""
+    names = [x["name"] for x in info["options"] + info["inputs"] if "padded" in x["help"]]
+    return " ".join(f"`{name}`" for name in names) or "-"
+
+
 def table(described):
     """One row a method in the order of their ids, with everything that it takes."""
     options, tensors = common_names(described)
-    head = ["method", *(title for _, title in COLUMNS), "options", "other tensors", "cost"]
+    head = ["method", *(title for _, title in COLUMNS), "follows padding", "options",
+            "other tensors", "cost"]
     rows = []
     for id, info in sorted(described.items()):
         marks = ["yes" if info["support"].get(key, False) else "no" for key, _ in COLUMNS]
-        rows.append([f"`{id}`", *marks, served(info["options"], options),
+        rows.append([f"`{id}`", *marks, follows_padding(info), served(info["options"], options),
                      served(others(info), tensors), info["cost"]])
     names = [" ".join(f"`{name}`" for name in listed) for listed in (options, tensors)]
     return f"{markdown(head, rows)}\n\nCommon options: {names[0]}. Common tensors: {names[1]}."

@@ -155,7 +155,7 @@ def test_support_table():
     assert "`logit_softcap`" in common and "`sink_logits`" in common
     assert [line.split("`")[1] for line in lines[2:]] == sorted(methods())
     widths = {line.count(" | ") for line in (lines[0], *lines[2:])}
-    assert widths == {len(support_table.COLUMNS) + 3}
+    assert widths == {len(support_table.COLUMNS) + 4}
     assert "`window_left`" in lines[2 + sorted(methods()).index("local")]
     assert "`seed`" in lines[2 + sorted(methods()).index("random")]
     assert "`seed`" not in lines[2 + sorted(methods()).index("local")]

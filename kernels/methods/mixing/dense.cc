@@ -34,9 +34,9 @@ std::vector<OptionSpec<DenseOptions>> Lines() {
 MethodInfo WithTensors(MethodInfo info, bool learned) {
   info.cost = "2 n^2 C + 2 n C^2 FLOPs with C = H Dv; memory O(n C), tables n^2 + C^2";
   info.inputs = ValueInputs();
-  info.inputs.push_back(Differentiable(
-      kSeq, kSeqShape,
-      "over positions, from the left, L >= Nk; [Hkv,L,L] with per_head only; drawn when absent"));
+  info.inputs.push_back(Differentiable(kSeq, kSeqShape,
+                                       "over positions, from the left, L >= Nk; [Hkv,L,L] with "
+                                       "per_head only; drawn when absent, for the padded Nk"));
   info.inputs.push_back(Differentiable(
       kHidden, kHiddenShape,
       "over channels, from the right: [C,C], C = Hkv Dv, or with per_head [Hkv,Dv,Dv]; drawn "

@@ -51,8 +51,9 @@ std::vector<OptionSpec<O>> ReformerLines() {
       IntOption("chunk_len", &O::chunk_len, {.min = 1}, "rows of a chunk of the sorted order"),
       IntOption("n_hashes", &O::n_hashes, {.min = 1, .max = kMostReformerRounds},
                 "rounds of hashing; 4 to 8 find most of what matters"),
-      IntsOption("n_buckets", &O::n_buckets, {.min = 2}, "2 max(1, N / chunk_len)",
-                 "buckets of a round, even; two numbers: factors of a product"),
+      IntsOption(
+          "n_buckets", &O::n_buckets, {.min = 2}, "2 max(1, N / chunk_len)",
+          "buckets of a round, even; two numbers: factors of a product; default of the padded N"),
       IntOption("chunks_before", &O::chunks_before, {.min = 0}, "chunks seen before the own one"),
       IntOption("chunks_after", &O::chunks_after, {.min = 0}, "chunks seen behind the own one"),
       BoolOption("dedup", &O::dedup, "a key counts once, however many slots show it"),

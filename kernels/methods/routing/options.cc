@@ -104,9 +104,10 @@ std::vector<OptionSpec<RoutingOptions>> RoutingLines() {
   using O = RoutingOptions;
   return {
       IntOption("n_clusters", &O::n_clusters, {.min = 1, .max = kMostClusters},
-                "max(1, round(sqrt(Nk)))", "no effect where means is sent"),
+                "max(1, round(sqrt(Nk)))",
+                "default of the padded Nk; no effect where means is sent"),
       IntOption("window", &O::window, {.min = 1}, "ceil(Nk / n_clusters)",
-                "queries of a cluster; of fewer rows all"),
+                "queries of a cluster; of fewer rows all; default of the padded Nk"),
       IntOption("kv_window", &O::kv_window, {.min = 1}, "window", "keys of a cluster"),
       BoolOption("shared_qk", &O::shared_qk, "q serves as the keys, too, and k must be absent"),
       EnumOption("route_norm", &O::route_norm, {"layernorm", "l2", "none"},
@@ -117,7 +118,9 @@ std::vector<OptionSpec<RoutingOptions>> RoutingLines() {
                  "shared_qk: the logit of a token to itself becomes -5e4"),
       FloatOption("mean_eps", &O::mean_eps, {.min = 0, .max = 1e30},
                   "added to the number of clusters that a query averages"),
-      BoolOption("causal", &O::causal, "query i sees keys j <= i + Nk - Nq"),
+      BoolOption(
+          "causal", &O::causal,
+          "query i sees keys j <= i + Nk - Nq; later tokens still change who is in a cluster"),
       ScaleOption(&O::scale, "multiplies q k^T"),
       FloatOption("commitment", &O::commitment, {.min = 0, .max = 1e30}, "weight of aux"),
       BoolOption("aux_loss", &O::aux_loss, "also answer aux"),

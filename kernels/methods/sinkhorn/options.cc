@@ -170,9 +170,10 @@ std::vector<TensorInfo> SinkhornInputs() {
   inputs[3].help = "0..Nq: rows beyond give out = 0, lse = -inf; absent and Nq = Nk: kv_lengths";
   inputs.push_back({kNoise, "[B,H,nq,nk]", "float",
                     "added to the scores of blocks, nq = ceil(Nq / block_size), nk = ceil(Nk / "
-                    "kv_block_size); with gumbel, drawn when absent: -log(-log(u + 1e-6) + 1e-6)"});
-  inputs.push_back(
-      Differentiable(kWeight, "[H,2D,nk]", "of sort_net linear; drawn when absent, N(0, 1)"));
+                    "kv_block_size); with gumbel, drawn when absent, for the padded blocks: "
+                    "-log(-log(u + 1e-6) + 1e-6)"});
+  inputs.push_back(Differentiable(
+      kWeight, "[H,2D,nk]", "of sort_net linear; drawn when absent for the padded nk, N(0, 1)"));
   inputs.push_back(
       Differentiable(kNullK, "[H,D]",
                      "keys of the blocks before the first; causal topk; drawn when absent, "
