@@ -35,7 +35,7 @@ def same_bits(a, b):
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
-def eventually(true, seconds=10):
+def eventually(true, seconds=60):
     """Waits until `true()` holds, for a change that another process makes; its last value."""
     end = time.monotonic() + seconds
     while not (value := true()) and time.monotonic() < end:
@@ -43,14 +43,19 @@ def eventually(true, seconds=10):
     return value
 
 
-def slowest_health(client, tries=20):
-    """Seconds of the slowest of some health checks, one after the other."""
-    taken = []
-    for _ in range(tries):
-        began = time.monotonic()
-        assert client.health() == "SERVING"
-        taken.append(time.monotonic() - began)
-    return max(taken)
+class ProcessorTime:
+    """Processor seconds that the server takes in the block, `most` at most, whatever else runs."""
+
+    def __init__(self, server, most):
+        self._server, self._most = server, most
+
+    def __enter__(self):
+        self._before = self._server.cpu_seconds()
+
+    def __exit__(self, kind, *exception):
+        if kind is None:
+            spent = self._server.cpu_seconds() - self._before
+            assert spent < self._most, f"{spent:.2f} s"
 
 
 REFUSALS = ("queue_full", "bytes", "deadline", "cancelled", "draining", "invalid", "seconds",

@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import threading
-import time
 
 import grpc
 import numpy as np
@@ -118,14 +117,11 @@ def test_ten_thousand_refusals_leave_no_memory_behind(start_server):
 
         refuse(1000)
         before = server.rss()
-        started = time.monotonic()
         refuse(10_000)
-        seconds = time.monotonic() - started
         growth = server.rss() - before
         assert eventually(lambda: server.metric("attnd_inflight_requests") == 0)
         assert wire.outcome("Forward", GOOD)[0] == grpc.StatusCode.OK
     assert growth < 8 << 20, f"{growth / 2**20:.1f} MiB"
-    assert seconds < 60
 
 
 def test_good_requests_beside_bad_ones_are_not_touched(wire, client, rng):

@@ -26,7 +26,7 @@ def test_deadline_of_work_that_waits(server, client, rng):
     dropped = dropped_count(server)
     with Busy(client, server, held=True) as busy:
         with pytest.raises(attnd.Error) as caught:
-            client.forward(q, q, q, timeout=0.1)
+            client.forward(q, q, q, timeout=1)  # long enough to reach the server
         # The server drops it while the lane is still busy, not when its turn comes.
         assert eventually(lambda: dropped_count(server) == dropped + 1)
         assert server.metric("attnd_queue_requests") == 0
@@ -38,11 +38,16 @@ def test_deadline_of_work_that_waits(server, client, rng):
 def test_deadline_of_work_that_runs(server, client, rng):
     q = long_input(client, seconds=4)
     small = noise(rng, (1, 1, 8, 64))
+
+    start = time.monotonic()
+    # As much to send, and next to nothing to compute.
+    client.forward(q, q, q, method="local", options={"window_left": 0})
+    to_send = time.monotonic() - start
     start = time.monotonic()
     with pytest.raises(attnd.Error) as caught:
         client.forward(q, q, q, timeout=0.2)
     assert caught.value.code == grpc.StatusCode.DEADLINE_EXCEEDED
-    assert time.monotonic() - start < 4, "the client waited for the work"
+    assert time.monotonic() - start < 4 + to_send, "the client waited for the work"
     assert client.forward(small, small, small).out.shape == small.shape
     assert eventually(lambda: server.metric("attnd_inflight_requests") == 0)
 

@@ -107,7 +107,7 @@ def test_work_in_flight_finishes_and_new_work_is_refused(start_server, rng):
         def ask():
             queued.append(client.forward(q, q, q))
 
-        with Busy(client, server, seconds=1) as busy:
+        with Busy(client, server, seconds=2) as busy:
             waiting = threading.Thread(target=ask)
             waiting.start()
             assert eventually(lambda: server.metric("attnd_queue_requests") == 1)

@@ -66,9 +66,10 @@ def test_a_refusal_that_the_run_finds_is_counted(server, client, rng):
 
 def test_waiting_in_vain_counts_as_waiting(server, client, rng):
     q = noise(rng, (1, 1, 64, 8))
-    with Busy(client, server, seconds=1):
+    with Busy(client, server, seconds=2):
         with pytest.raises(attnd.Error) as caught:
-            client.forward(q, q, q, method="local", options={"window_left": 1}, timeout=0.1)
+            # Long enough to reach the server.
+            client.forward(q, q, q, method="local", options={"window_left": 1}, timeout=1)
         assert caught.value.code == grpc.StatusCode.DEADLINE_EXCEEDED
         # Refused by prediction or after it waited, as the machine is fast.
         labels = {"code": "DEADLINE_EXCEEDED"}

@@ -136,8 +136,8 @@ def test_a_missing_server_is_reported_soon(call):
     start = time.monotonic()
     with pytest.raises(attnd.Error) as caught:
         call("127.0.0.1:1")
-    # 1.8 s of waiting at most, and room for a busy machine.
-    assert time.monotonic() - start < 6
+    # 1.8 s of waiting at most, and room for a busy machine; not the deadline of 600 s.
+    assert time.monotonic() - start < 20
     assert caught.value.code == grpc.StatusCode.UNAVAILABLE
     assert str(caught.value) == (
         "cannot reach attnd server at 127.0.0.1:1: failed to connect to all addresses; last error: "

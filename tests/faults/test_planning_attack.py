@@ -11,8 +11,7 @@ import attnd
 import stubs
 from long_work import open_channel
 
-HEALTH_SECONDS = 0.1
-TRIES = 5
+TRIES = 10
 
 
 def tensors(shape, **lists):
@@ -85,6 +84,12 @@ def quickest_health(client):
     return min(ask() for _ in range(TRIES))
 
 
+def most_seconds(client):
+    """What a health check may take beside an attack: 50 times what it takes without, a tenth of a
+    second at least. Seconds of planning are far above, on any machine."""
+    return max(0.1, 50 * quickest_health(client))
+
+
 @pytest.mark.parametrize(
     "name", ["heads times sequences", "a grid", "sequences", "long lists", "lengths"]
 )
@@ -92,9 +97,10 @@ def test_health_is_answered_while_estimates_are_planned(server, client, name):
     cases, request = estimates()
     spec, sent = cases[name]
     message = request(method=spec, tensors=sent).SerializeToString()
+    most = most_seconds(client)
     with open_channel(server.target) as channel:
         with Attack(channel, "Estimate", message):
-            assert quickest_health(client) < HEALTH_SECONDS
+            assert quickest_health(client) < most
     q = np.zeros((1, 1, 8, 8), np.float32)
     assert client.forward(q, q, q).out.shape == q.shape
 
@@ -105,9 +111,10 @@ def test_health_is_answered_while_large_heads_are_parsed(server, client, name, h
     # A quarter of a megabyte each, the most that a head may have.
     message = {"empty tensors": b"\x1a\x00", "unknown groups": b"\xa3\x1f\xa4\x1f"}[head]
     message *= (250 << 10) // len(message)
+    most = most_seconds(client)
     with open_channel(server.target) as channel:
         with Attack(channel, name, message) as attack:
-            assert quickest_health(client) < HEALTH_SECONDS
+            assert quickest_health(client) < most
     assert attack.answers > 0
 
 

@@ -43,12 +43,12 @@ def test_memory_of_a_cancelled_run_counts_until_the_run_has_ended(start_server, 
 
 
 def test_a_cancel_is_seen_at_once(start_server):
-    """Without waiting for a timer: the least time of some tries is close to an empty call's."""
+    """Without waiting for a timer: the time of one of some tries is close to an empty call's."""
     server = start_server("--max-running", "1")
     tensors = {name: T((1, 1, 1, 1), payload=bytes(4)) for name in "qkv"}
     message = framed(forward("softmax {}", tensors))
     raw = RawConnection(server.target)
-    least, round_trip = [], []
+    taken = []  # by the cancelled call, by an empty one
 
     def cancelled(what):
         return server.metric(f"attnd_request_seconds_{what}", code="CANCELLED")
@@ -63,13 +63,13 @@ def test_a_cancel_is_seen_at_once(start_server):
             other = raw.open("ServerInfo")
             raw.send(other, framed(b""))
             assert raw.status(other) == 0
-            round_trip.append(time.monotonic() - started)
+            round_trip = time.monotonic() - started
             raw.reset(stream)
             assert eventually(lambda n=count: cancelled("count") > n)
-            least.append(cancelled("sum") - before)
+            taken.append((cancelled("sum") - before, round_trip))
     raw.close()
     assert refusals(server) == {"cancelled": 20}
-    assert min(least) < max(0.0045, 3 * min(round_trip))
+    assert any(call < max(0.0045, 3 * empty) for call, empty in taken), taken
 
 
 def test_the_highest_priority_goes_first(start_server):
