@@ -20,8 +20,9 @@ namespace {
 // A plan allocates for each problem, sequence, source, launch and tensor that it describes, so that
 // the count of allocations follows its work on any machine, however busy. Constants are one and a
 // half times what plans take: they describe at most so many sources and problems, and as many
-// launches as options of small ranges ask for, whatever is sent.
-constexpr int64_t kMostAllocations = 40000, kMostAllocatedBytes = int64_t{4} << 20;
+// launches as options of small ranges ask for, whatever is sent. How many bytes they take for them
+// differs between devices: kMostAllocatedBytes.
+constexpr int64_t kMostAllocations = 40000;
 constexpr int64_t kAllocationsOfStep = 20, kAllocatedBytesOfStep = 1 << 10;
 constexpr int64_t kMostBytes = int64_t{16} << 20;  // alive at once
 // Of the planning thread. Only time shows a loop that allocates nothing: at the largest sizes,

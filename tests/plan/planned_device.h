@@ -8,5 +8,7 @@
 namespace attnd::testing {
 
 std::unique_ptr<Device> NewPlannedDevice();
+// The most that a plan for it may allocate in all, beside what the steps of PlanWork do.
+extern const int64_t kMostAllocatedBytes;
 
 }  // namespace attnd::testing
