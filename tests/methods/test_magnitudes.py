@@ -245,7 +245,8 @@ def within(name, got, want, bound, names, failures):
         low, high = ((want + sign * bound).astype(got.dtype).astype(float) for sign in (-1, 1))
         x = got.astype(float)
         wrong = ~((low <= x) & (x <= high))
-        wrong &= ~(np.isneginf(want) & np.isneginf(x))
+        # Beyond its range a type has the sign alone, and not even that of a sum of its numbers.
+        wrong &= ~np.isinf(want.astype(got.dtype))
     if wrong.any():
         error = np.where(wrong, np.nan_to_num(abs(x - want), nan=np.inf), -1)
         at = np.unravel_index(error.argmax(), error.shape)
@@ -304,19 +305,12 @@ def check_exact(method, like, dtype, names, scale_bits):
         terms = longest if input in ("out", "lse", *QUERIES, *KEYS, *VALUES) else every
         of_one = UNIT["f32"] if x.dtype == np.float32 else UNIT[dtype]
         bound = bound_of(input, exact, sums[input], GAP, terms, dtype, of_one, unit) + flushed
-        if name == "lse":
-            exact, x = without_lowest(names, exact, x)
+        if method.id == "etc" and name == "dq":
+            bound = bound + of_one * sums[input][0]  # one part by scores, one by labels, each rounded
         within(name, x, exact, bound, names, failures)
     if "inducing" not in t:  # its gathered values are the keys of a second attention
         sums_of_weights(made, got_grads, want["out"], dtype, names, failures)
     return failures
-
-
-def without_lowest(names, want, got):
-    """Of rows that see nothing above finfo.min, test_a_row_that_is_masked_by_finite_numbers knows
-    the lse."""
-    lowest = np.array([mask == "finfo.min" for _, mask in names])[:, None, None] & (want < -1e38)
-    return np.where(lowest, 0, want), np.where(lowest, 0, got)
 
 
 def exact_params():
