@@ -17,7 +17,8 @@ Tensor ZerosLike(Ops& ops, const Tensor& x) {
   return out;
 }
 
-// The gradients of every differentiable tensor that was sent, in the order of the method's table.
+// The gradients of every differentiable tensor that was sent, in the order of the method's table:
+// zeros of one on which no output with a gradient depends.
 void Replay(Ops& ops, const MethodInfo& info, const Outputs& forward,
             const std::map<std::string, Tensor>& sent, RunResult* result) {
   std::vector<Tensor> outputs, grads, inputs;
@@ -40,11 +41,7 @@ void Replay(Ops& ops, const MethodInfo& info, const Outputs& forward,
   }
   std::vector<Tensor> back = ops.tape()->Replay(ops, outputs, grads, inputs);
   for (size_t i = 0; i < names.size(); ++i) {
-    if (back[i].empty() && forward.may_be_unused.contains(names[i])) {
-      back[i] = ZerosLike(ops, inputs[i]);
-    } else if (back[i].empty() && ops.status().ok()) {
-      ops.Fail(absl::InternalError(absl::StrCat(info.id, ": no gradient flows to ", names[i])));
-    }
+    if (back[i].empty() && ops.status().ok()) back[i] = ZerosLike(ops, inputs[i]);
     result->outputs.emplace_back(names[i], back[i]);
   }
 }

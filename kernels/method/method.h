@@ -36,9 +36,6 @@ struct Outputs {
   std::vector<PairTotal> visible_pairs;
   // Differentiable inputs that the options make constants: a backward answers no gradient of them.
   std::set<std::string> constants = {};
-  // Those that some outputs, or all under these options, do not depend on: where no gradient flows
-  // to one, a backward answers zeros.
-  std::set<std::string> may_be_unused = {};
 };
 
 // Stateless and thread safe; one object per method lives in the registry.

@@ -110,13 +110,6 @@ class Compressive : public MethodOf<O> {
     const MemoryAttention attended = AttendMemory(ops, in, split, o);
     if (!ops.status().ok()) return {};
     Outputs outputs = OutputsOf(in, split, attended, o);
-    for (const TensorInfo& input : info().inputs) {
-      // aux depends on the compressor alone, and nothing else depends on that.
-      const bool is_conv = input.name.starts_with("conv_");
-      if (input.differentiable && (o.aux_loss || is_conv)) {
-        outputs.may_be_unused.insert(input.name);
-      }
-    }
     const bool wants_memory = o.return_memory && !ops.wants_gradients_alone();
     const bool wants_aux = o.aux_loss && (o.convolves() || !ops.wants_gradients_alone());
     if (!wants_memory && !wants_aux) return outputs;

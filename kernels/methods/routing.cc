@@ -56,10 +56,7 @@ class Routing : public MethodOf<RoutingOptions> {
     if (o.return_centroids && !ops.wants_gradients_alone()) {
       outputs.extra = UpdatedCentroids(ops, in, o, of_centroids);
     }
-    if (o.aux_loss) {
-      outputs.extra["aux"] = AuxLoss(ops, in, o, of_centroids);
-      outputs.may_be_unused = {"v", "mem_k", "mem_v", "bias"};  // aux depends on none of them
-    }
+    if (o.aux_loss) outputs.extra["aux"] = AuxLoss(ops, in, o, of_centroids);
     return outputs;
   }
 };

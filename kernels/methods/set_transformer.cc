@@ -215,9 +215,7 @@ class SetTransformer : public MethodOf<SetOptions> {
     AttendOut made = Gathered(ops, in, o, rows, o.residual ? DType::kF32 : dtype);
     if (o.residual) made.out = ops.Apply(ElementOp::kAdd, made.out, rows, dtype);
     if (!ops.status().ok()) return {};
-    return {.out = AsOutput(ops, made.out, dtype, LayoutsOf(in.v)),
-            .lse = made.lse,
-            .may_be_unused = {"q"}};
+    return {.out = AsOutput(ops, made.out, dtype, LayoutsOf(in.v)), .lse = made.lse};
   }
 
   static Outputs Induced(Ops& ops, const Inputs& in, const SetOptions& o, const Tensor& rows) {
