@@ -195,7 +195,7 @@ class Estimate {
   Phi Features(const Tensor& x, bool is_key);
   Phi Generalized(const Tensor& x);
   Tensor Shift(const Phi& q, const Phi& k);
-  Tensor Unstabilised(const Tensor& shift, const Tensor& lse);
+  Tensor Unstabilised(const Tensor& out, const Tensor& shift, const Tensor& lse);
 
   Ops& ops_;
   const Inputs& in_;
@@ -205,12 +205,18 @@ class Estimate {
   int64_t features_ = 1;  // F
 };
 
-// e^shift, and 1 where no key is seen: such a row's sum is 0, which infinity must not meet.
-Tensor Estimate::Unstabilised(const Tensor& shift, const Tensor& lse) {
+// out e^shift, and out where no key is seen: such a row's sum is 0, which infinity must not meet.
+// By two factors e^(shift / 2): out may be in the range of float32 where e^shift is not. Neither is
+// infinite, so that a gradient of 0 stays 0; out e^176 is, for any normal out but 0.
+Tensor Estimate::Unstabilised(const Tensor& out, const Tensor& shift, const Tensor& lse) {
+  constexpr float kMostHalf = 88;
   const Tensor of_rows = ops_.Reshape(lse, ShapesOf(shift));
   if (!ops_.status().ok()) return {};
   const Tensor is_empty = ops_.Apply(ElementOp::kEqual, of_rows, Number(-kInf, of_rows));
-  return ops_.Apply(ElementOp::kExp, ops_.Select(is_empty, Number(0, shift), shift));
+  const Tensor half = ops_.Affine(ops_.Select(is_empty, Number(0, shift), shift), 0.5);
+  const Tensor least = ops_.Apply(ElementOp::kMinimum, half, Number(kMostHalf, shift));
+  const Tensor factor = ops_.Apply(ElementOp::kExp, least);
+  return Times(Times(out, factor), factor);
 }
 
 void Estimate::ReadInputs() {
@@ -304,7 +310,7 @@ Outputs Estimate::Run() {
   const Tensor shift = Shift(q, k);
   if (!ops_.status().ok()) return {};
   if (!shift.empty()) {
-    if (!o_.renormalize) scanned.out = Times(scanned.out, Unstabilised(shift, scanned.lse));
+    if (!o_.renormalize) scanned.out = Unstabilised(scanned.out, shift, scanned.lse);
     scanned.lse = Add(scanned.lse, ops_.Reshape(shift, ShapesOf(scanned.lse)));
   }
   scanned.s_out = split_.JoinState(scanned.s_out);
