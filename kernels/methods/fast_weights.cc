@@ -90,7 +90,7 @@ std::vector<OptionSpec<FastOptions>> Lines() {
                  "what divides each phi; with none, delta may diverge"),
       ScaleOption(&O::scale, "multiplies the output"),
       BoolOption("attention_normalize", &O::attention_normalize, "divide by sums of keys"),
-      FloatOption("eps", &O::eps, {.min = 0, .max = 1e30, .min_open = true},
+      FloatOption("eps", &O::eps, {.min = 1e-30, .max = 1e30},
                   "added to the sums of attention_normalize"),
       IntOption("chunk_size", &O::chunk_size, {.min = 1, .max = 256},
                 "a hint to devices that work in blocks; changes rounding at most"),

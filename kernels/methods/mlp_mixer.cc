@@ -41,8 +41,7 @@ std::vector<OptionSpec<MixerOptions>> Lines() {
       EnumOption("act", &O::act, {"gelu_tanh", "gelu_erf", "relu", "identity"},
                  "activation between the layers"),
       BoolOption("pre_norm", &O::pre_norm, "normalise the channels of a row first"),
-      FloatOption("norm_eps", &O::norm_eps, {.min = 0, .max = 1e30, .min_open = true},
-                  "added to the variance"),
+      FloatOption("norm_eps", &O::norm_eps, {.min = 1e-30, .max = 1e30}, "added to the variance"),
       BoolOption("residual", &O::residual, "add v to the result"),
       SeedOption(&O::seed),
   };

@@ -113,6 +113,7 @@ OptionSpec<PerformerOptions> StabilizerLine() {
 std::vector<OptionSpec<PerformerOptions>> Lines() {
   using O = PerformerOptions;
   const FloatRange eps = {.min = 0, .max = 1e30};
+  const FloatRange feature = {.min = 0, .max = 1e15};  // its square is summed in float32
   std::vector<std::string> fns;
   for (const auto& [name, op] : KernelFns()) fns.push_back(name);
   return {
@@ -121,7 +122,7 @@ std::vector<OptionSpec<PerformerOptions>> Lines() {
                 "m: rows of a drawn omega"),
       BoolOption("orthogonal", &O::orthogonal, "orthogonal rows in blocks of D, else independent"),
       EnumOption("norms", &O::norms, {"chi", "sqrt_d"}, "lengths of orthogonal rows"),
-      FloatOption("feature_eps", &O::feature_eps, eps, "1e-6; generalized 1e-3; trig 0",
+      FloatOption("feature_eps", &O::feature_eps, feature, "1e-6; generalized 1e-3; trig 0",
                   "added to every feature",
                   [](const O& o, int64_t) { return OptionValue(o.FeatureEps()); }),
       StabilizerLine(),

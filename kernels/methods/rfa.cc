@@ -56,7 +56,8 @@ struct RfaOptions {
 
 std::vector<OptionSpec<RfaOptions>> Lines() {
   using O = RfaOptions;
-  const FloatRange positive = {.min = 0, .max = 1e30, .min_open = true};
+  // Features are products of these and their products are summed: all in the range of float32.
+  const FloatRange divisor = {.min = 1e-15, .max = 1e30}, factor = {.min = 1e-15, .max = 1e15};
   const FloatRange not_negative = {.min = 0, .max = 1e30};
   return {
       EnumOption("feature", &O::feature, {"trig", "arccos"}, "phi"),
@@ -65,8 +66,8 @@ std::vector<OptionSpec<RfaOptions>> Lines() {
       BoolOption("gated", &O::gated, "causal: the state decays by sigmoid(gate_logits)"),
       BoolOption("qk_norm", &O::qk_norm, "divide q and k by their norms"),
       FloatOption("norm_eps", &O::norm_eps, not_negative, "added to those norms"),
-      FloatOption("tau", &O::tau, positive, "temperature: divides omega"),
-      FloatOption("feature_scale", &O::feature_scale, positive, "m^-1/2", "multiplies features"),
+      FloatOption("tau", &O::tau, divisor, "temperature: divides omega"),
+      FloatOption("feature_scale", &O::feature_scale, factor, "m^-1/2", "multiplies features"),
       EnumOption("den_mode", &O::den_mode, {"clamp", "abs_clamp", "none"},
                  "divisor: max(d, den_min), max(|d|, den_min) or d"),
       FloatOption("den_min", &O::den_min, not_negative, "least divisor"),

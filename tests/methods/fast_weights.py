@@ -214,7 +214,7 @@ METHOD = Method(
                 'feature_norm must be one of sum, l2, none, got "max"'),
         refused("nu-0", {"nu": 0}, "nu must be in 1..64, got 0"),
         refused("nu-above-d", {"nu": 4}, "nu must be in 1..D = 1..3, got 4"),
-        refused("eps-0", {"eps": 0.0}, "eps must be > 0 and <= 1e+30, got 0"),
+        refused("eps-0", {"eps": 0.0}, "eps must be >= 1e-30 and <= 1e+30, got 0"),
         refused("scale-0", {"scale": 0.0}, "scale must be > 0 and <= 1e+30, got 0"),
         refused("chunk-257", {"chunk_size": 257}, "chunk_size must be in 1..256, got 257"),
         refused("beta-of-sum", {"update_rule": "sum"},

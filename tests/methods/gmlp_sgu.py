@@ -190,7 +190,7 @@ METHOD = Method(
         Refused("norm-scope", {"norm_scope": "all"},
                 ['norm_scope must be one of model, head, none, got "all"']),
         Refused("act", {"act": "relu"}, ['act must be one of identity, tanh, sigmoid, got "relu"']),
-        Refused("eps", {"norm_eps": 0.0}, ["norm_eps must be > 0 and <= 1e+30, got 0"]),
+        Refused("eps", {"norm_eps": 0.0}, ["norm_eps must be >= 1e-30 and <= 1e+30, got 0"]),
         Refused("short-weight", {}, ["weight shape must have L >= Nk = 6, got [5,5]"],
                 change={"weight": zeros(5, 5)}),
         Refused("uneven-weight", {}, ["weight shape must be [L,L] or [Hkv,L,L], got [4,6,7]"],

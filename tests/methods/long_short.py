@@ -264,7 +264,7 @@ REFUSED = [
     refuse("order", CAUSAL | {"ln_order": "post"},
            'ln_order must be one of paper, nested, got "post"'),
     refuse("dual-ln", CAUSAL | {"dual_ln": 1}, "dual_ln must be a bool, got 1"),
-    refuse("eps", CAUSAL | {"ln_eps": 0.0}, "ln_eps must be > 0 and <= 1e+30, got 0"),
+    refuse("eps", CAUSAL | {"ln_eps": 0.0}, "ln_eps must be >= 1e-30 and <= 1e+30, got 0"),
     refuse("window-0-blocks", {"window": 0, "window_mode": "blocks"},
            "window must be -1 or >= 1 with window_mode blocks, got 0", **SQUARE),
     refuse("window-0-sliding", CAUSAL | {"window": 0},

@@ -131,7 +131,7 @@ METHOD = Method(
                 change={"norm_bias": zeros(20)}),
         Refused("act", {"act": "gelu"},
                 ['act must be one of gelu_tanh, gelu_erf, relu, identity, got "gelu"']),
-        Refused("eps", {"norm_eps": 0.0}, ["norm_eps must be > 0 and <= 1e+30, got 0"]),
+        Refused("eps", {"norm_eps": 0.0}, ["norm_eps must be >= 1e-30 and <= 1e+30, got 0"]),
         Refused("long-drawn", {"tokens_dim": 4097},
                 [f"{name} must be sent where it has more than 16777216 elements, got 16785409"
                  for name in ("w1", "w2")],

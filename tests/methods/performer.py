@@ -303,7 +303,7 @@ METHOD = Method(
                 ["num_features must be in 1..65536, got 65537"]),
         Refused("norms", {"norms": "one"}, ['norms must be one of chi, sqrt_d, got "one"']),
         Refused("feature-eps", {"feature_eps": -1.0},
-                ["feature_eps must be >= 0 and <= 1e+30, got -1"]),
+                ["feature_eps must be >= 0 and <= 1e+15, got -1"]),
         Refused("trig-eps", {"kind": "trig", "feature_eps": 0.5},
                 ["feature_eps must be 0 with kind trig, got 0.5"]),
         Refused("stabilizer", {"stabilizer": "none"},

@@ -482,7 +482,7 @@ METHOD = Method(
                 ['sort_net must be one of attention, linear, got "mlp"']),
         Refused("iters", {"iters": 51}, ["iters must be in 0..50, got 51"]),
         Refused("temperature", {"temperature": 0.0},
-                ["temperature must be > 0 and <= 1e+30, got 0"]),
+                ["temperature must be >= 1e-15 and <= 1e+30, got 0"]),
         Refused("gumbel-type", {"gumbel": 1}, ["gumbel must be a bool, got 1"]),
         Refused("n-top-0", {"n_top": 0, "sort": "topk"}, ["n_top must be in 1..65536, got 0"]),
         Refused("sortcut-low", {"sortcut": -1}, ["sortcut must be in 0..65536, got -1"]),

@@ -147,7 +147,7 @@ std::vector<OptionSpec<O>> SinkhornLines() {
                  "scores of blocks: products of their means, or their sums by sort_w"),
       IntOption("iters", &O::iters, {.min = 0, .max = 50},
                 "Sinkhorn iterations; no effect with topk"),
-      FloatOption("temperature", &O::temperature, {.min = 0, .max = 1e30, .min_open = true},
+      FloatOption("temperature", &O::temperature, {.min = 1e-15, .max = 1e30},
                   "0.75; causal topk 1",
                   "divides the scores of blocks; no effect with topk unless causal",
                   [usual](const O& o, int64_t) { return usual(o).Temperature(); }),
