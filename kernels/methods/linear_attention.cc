@@ -19,6 +19,8 @@
 namespace attnd {
 namespace {
 
+constexpr int kKeys = 2;  // the axis of keys
+
 enum class CausalNorm : uint8_t { kPrefix, kJoint };
 
 struct LinearOptions {
@@ -209,39 +211,75 @@ class LinearAttention : public MethodOf<LinearOptions> {
     return {.out = ops.Scan(in.q, in.k, in.v, params, seqs, {.is_returned = true}).out};
   }
 
-  // Every channel's keys weigh by their softmax, over all keys or, causal, over those so far: with
-  // Z_t the sum of e^k up to key t, the state of a channel decays by Z_(t-1) / Z_t as key t comes
-  // in with e^(k_t) / Z_t.
+  // Every channel's keys weigh by their softmax, over all keys or, causal, over those so far.
   static Outputs ByChannel(Ops& ops, const Inputs& in, const LinearOptions& o) {
-    constexpr int kKeys = 2;
     const ScanSplit split(ops, in, o.causal);
     const Tensor k = split.Keys(in.k), v = split.Keys(in.v);
-    const Tensor phi_q = ops.Softmax(split.Queries(in.q), -1);
+    Tensor phi_q = ops.Softmax(split.Queries(in.q), -1), phi_k;
     const ScanParams params = {.map = FeatureMap::kIdentity,
                                .causal = o.causal,
                                .den = ScanDen::kOne,
                                .chunk = o.chunk_size};
-    Tensor phi_k;
     ScanTensors extra = {.is_returned = true};
     if (o.causal) {
-      const auto log_sums = [&](bool exclusive) {
-        return ops.Cumulative(CumulativeOp::kLogSumExp, k, kKeys, exclusive);
-      };
-      constexpr float kLeast = -std::numeric_limits<float>::infinity();
-      const Tensor log_z = log_sums(/*exclusive=*/false);
-      // A channel whose keys so far are all -inf: nothing decays, nothing comes in.
-      const Tensor is_empty = ops.Apply(ElementOp::kEqual, log_z, NumberLike(ops, kLeast, log_z));
-      const auto relative = [&](const Tensor& x, float of_nothing) {
-        return ops.Select(is_empty, NumberLike(ops, of_nothing, log_z),
-                          ops.Apply(ElementOp::kSubtract, x, log_z));
-      };
-      extra.log_decay = relative(log_sums(/*exclusive=*/true), 0);
-      phi_k = ops.Apply(ElementOp::kExp, relative(k, kLeast));
+      const Rising rising = RelativeToLargest(ops, k);
+      phi_k = rising.phi;
+      extra.log_decay = rising.log_decay;
+      phi_q = OverSums(ops, phi_q, rising, params, split);
     } else {
       phi_k = ops.Softmax(k, kKeys);
     }
     const ScanOut scanned = ops.Scan(phi_q, phi_k, v, params, split.seqs(), extra);
     return {.out = split.JoinOut(scanned.out, in.v[0].shape[3])};
+  }
+
+  // e^(k_t - m_t) with m_t the largest of a channel up to key t, a constant, and the log of what
+  // earlier keys lose as it rises: differences, which are exact however large k is.
+  struct Rising {
+    Tensor phi, log_decay;
+  };
+  static Rising RelativeToLargest(Ops& ops, const Tensor& k) {
+    constexpr float kLeast = -std::numeric_limits<float>::infinity();
+    const Tensor keys = ops.Stop(k);
+    const Tensor most = ops.Cumulative(CumulativeOp::kMax, keys, kKeys);
+    const Tensor before = ops.Cumulative(CumulativeOp::kMax, keys, kKeys, /*exclusive=*/true);
+    if (!ops.status().ok()) return {};
+    const auto minus = [&](const Tensor& x, const Tensor& is_empty, float of_empty) {
+      return ops.Select(is_empty, NumberLike(ops, of_empty, most),
+                        ops.Apply(ElementOp::kSubtract, x, most));
+    };
+    // A channel whose keys so far are all -inf: nothing decays, nothing comes in.
+    const auto is_least = [&](const Tensor& x) {
+      return ops.Apply(ElementOp::kEqual, x, NumberLike(ops, kLeast, x));
+    };
+    return {.phi = ops.Apply(ElementOp::kExp, minus(k, is_least(most), kLeast)),
+            .log_decay = minus(before, is_least(before), 0)};
+  }
+
+  // phi_q over the sums of the keys that each query sees, channel by channel: each is a scan of one
+  // feature over values of 1. 0 where they see none.
+  static Tensor OverSums(Ops& ops, const Tensor& phi_q, const Rising& rising,
+                         const ScanParams& params, const ScanSplit& split) {
+    if (!ops.status().ok()) return {};
+    std::vector<Shape> queries, keys, sums, grouped;
+    ScanSeqs seqs = split.seqs();
+    for (size_t p = 0; p < phi_q.size(); ++p) {
+      const Shape &q = phi_q[p].shape, &k = rising.phi[p].shape;
+      queries.push_back({k[0], k[1] * k[3], q[2], 1});
+      keys.push_back({k[0], k[1] * k[3], k[2], 1});
+      sums.push_back({k[0], k[1], 1, k[3], q[2]});
+      grouped.push_back({q[0], k[1], q[1] / k[1], q[2], q[3]});
+      for (ScanSeq& seq : seqs[p]) seq.visible_pairs = 0;
+    }
+    const auto channels = [&](const Tensor& x) {
+      return ops.Reshape(ops.Transpose(x, kKeys, 3), keys);
+    };
+    const ScanOut scanned =
+        ops.Scan(ops.Constant(1, queries), channels(rising.phi), ops.Constant(1, keys), params,
+                 seqs, {.log_decay = channels(rising.log_decay), .wants_lse = false});
+    const Tensor z = ops.Transpose(ops.Reshape(scanned.out, sums), 3, 4);
+    const Tensor over = ops.Apply(ElementOp::kSafeDivide, ops.Reshape(phi_q, grouped), z);
+    return ops.Reshape(over, ShapesOf(phi_q));
   }
 };
 
