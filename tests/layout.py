@@ -39,7 +39,7 @@ METHOD = ["kernels/method/", *OPS]
 
 # What methods share, a folder each.
 FAMILIES = ("pattern", "linear", "lowrank", "long_short", "memory", "memory_compressed", "mixing",
-            "reformer", "routing", "sinkhorn", "synthesizer")
+            "performer", "reformer", "routing", "sinkhorn", "synthesizer")
 
 # Not among the tests on a device (tests/gpu/CMakeLists.txt).
 EMULATED_ALONE = {"tests/cuda/row_sizes_cuda_test.cc"}

@@ -10,13 +10,18 @@
 // Stabilizer prefix takes s_k over the keys that a query sees.
 #include <cmath>
 #include <limits>
+#include <map>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "kernels/method/common_inputs.h"
 #include "kernels/method/method.h"
+#include "kernels/method/tensors.h"
 #include "kernels/methods/linear/omega.h"
 #include "kernels/methods/linear/running.h"
 #include "kernels/methods/linear/states.h"
+#include "kernels/methods/performer/options.h"
 #include "kernels/ops/ops.h"
 
 namespace attnd {
@@ -25,139 +30,7 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr int kKeys = 2;  // the axis of keys
 
-enum class Kind : uint8_t { kPositive, kHyperbolic, kTrig, kGeneralized };
-enum class Stabilizer : uint8_t { kGlobal, kPrefix };
-
-const std::vector<std::pair<std::string, ElementOp>>& KernelFns() {
-  static const auto& fns = *new std::vector<std::pair<std::string, ElementOp>>{
-      {"relu", ElementOp::kRelu},     {"relu_squared", ElementOp::kReluSquared},
-      {"exp", ElementOp::kExp},       {"elu_plus_one", ElementOp::kEluPlusOne},
-      {"gelu", ElementOp::kGelu},     {"sigmoid", ElementOp::kSigmoid},
-      {"tanh", ElementOp::kTanh},     {"abs", ElementOp::kAbs},
-      {"identity", ElementOp::kCopy}, {"cos", ElementOp::kCos},
-      {"sin", ElementOp::kSin}};
-  return fns;
-}
-enum class KernelFn : uint8_t {};  // a place in KernelFns()
-
-struct PerformerOptions {
-  Kind kind = Kind::kPositive;
-  std::optional<int64_t> num_features;
-  bool orthogonal = true;
-  RowNorms norms = RowNorms::kChi;
-  std::optional<double> feature_eps, den_eps;
-  Stabilizer stabilizer = Stabilizer::kGlobal;
-  bool sends_stabilizer = false;
-  bool renormalize = true;
-  KernelFn kernel_fn{};
-  bool project = true;
-  bool feature_ratio = false;
-  int64_t redraw = 0;
-  std::optional<double> scale;  // unset: 1/sqrt(D)
-  bool causal = false;
-  bool return_state = false;
-  uint64_t seed = 0;
-
-  bool Is(Kind other) const { return kind == other; }
-  bool IsProjected() const { return project || !Is(Kind::kGeneralized); }
-  double FeatureEps() const {
-    return feature_eps.value_or(Is(Kind::kTrig) ? 0 : Is(Kind::kGeneralized) ? 1e-3 : 1e-6);
-  }
-  double DenEps() const { return den_eps.value_or(Is(Kind::kGeneralized) ? 0 : 1e-6); }
-  double Scale(int64_t D) const { return scale.value_or(1 / std::sqrt(static_cast<double>(D))); }
-  Stabilizer StabilizerOrUsual() const {
-    if (sends_stabilizer) return stabilizer;
-    return causal ? Stabilizer::kPrefix : Stabilizer::kGlobal;
-  }
-  // Whether the keys' stabiliser differs from query to query.
-  bool IsRunning() const {
-    return causal && StabilizerOrUsual() == Stabilizer::kPrefix && !Is(Kind::kGeneralized);
-  }
-  OmegaOptions Omega() const {
-    return {
-        .num_features = num_features,
-        .usual_features = 256,
-        .draw = {.seed = seed,
-                 .name = "omega",
-                 .suffix = redraw > 0 ? "#" + std::to_string(redraw) : "",
-                 .distribution = orthogonal ? Distribution::kOrthogonalRows : Distribution::kNormal,
-                 .norms = norms}};
-  }
-  StateOptions States(const ProblemShape& p) const {
-    const int64_t m = IsProjected() ? FeaturesOf(p, Omega()) : p.D;
-    const bool is_double = Is(Kind::kHyperbolic) || Is(Kind::kTrig);
-    return {.causal = causal, .return_state = return_state, .features = is_double ? 2 * m : m};
-  }
-};
-
-OptionSpec<PerformerOptions> StabilizerLine() {
-  using O = PerformerOptions;
-  const std::vector<std::string> names = {"global", "prefix"};
-  OptionSpec<O> line = EnumOption("stabilizer", &O::stabilizer, names,
-                                  "s_k over all keys, or over those that a query sees");
-  line.info.default_text = "causal: prefix, else global";
-  line.set = [set = line.set](const OptionValue& v, O* o, Reasons* r) {
-    o->sends_stabilizer = true;
-    set(v, o, r);
-  };
-  line.get = [names](const O& o) {
-    return o.sends_stabilizer ? std::optional<OptionValue>(names[static_cast<size_t>(o.stabilizer)])
-                              : std::nullopt;
-  };
-  line.derived = [names](const O& o, int64_t) {
-    return OptionValue(names[static_cast<size_t>(o.StabilizerOrUsual())]);
-  };
-  return line;
-}
-
-std::vector<OptionSpec<PerformerOptions>> Lines() {
-  using O = PerformerOptions;
-  const FloatRange eps = {.min = 0, .max = 1e30};
-  const FloatRange feature = {.min = 0, .max = 1e15};  // its square is summed in float32
-  std::vector<std::string> fns;
-  for (const auto& [name, op] : KernelFns()) fns.push_back(name);
-  return {
-      EnumOption("kind", &O::kind, {"positive", "hyperbolic", "trig", "generalized"}, "phi"),
-      IntOption("num_features", &O::num_features, {.min = 1, .max = 65536}, 256,
-                "m: rows of a drawn omega"),
-      BoolOption("orthogonal", &O::orthogonal, "orthogonal rows in blocks of D, else independent"),
-      EnumOption("norms", &O::norms, {"chi", "sqrt_d"}, "lengths of orthogonal rows"),
-      FloatOption("feature_eps", &O::feature_eps, feature, "1e-6; generalized 1e-3; trig 0",
-                  "added to every feature",
-                  [](const O& o, int64_t) { return OptionValue(o.FeatureEps()); }),
-      StabilizerLine(),
-      FloatOption("den_eps", &O::den_eps, eps, "1e-6; generalized 0",
-                  "2 den_eps is added to normalisers within +-den_eps",
-                  [](const O& o, int64_t) { return OptionValue(o.DenEps()); }),
-      BoolOption("renormalize", &O::renormalize, "false: out = sum exp(s_q + s_k), no division"),
-      EnumOption("kernel_fn", &O::kernel_fn, fns, "of kind generalized"),
-      BoolOption("project", &O::project, "for kind generalized; false: no omega, F = D"),
-      BoolOption("feature_ratio", &O::feature_ratio,
-                 "for kind generalized: kernel_fn takes m^-1/2 u"),
-      IntOption("redraw", &O::redraw, {.min = 0}, "each value draws another omega of one seed"),
-      ScaleOption(&O::scale, "q and k are multiplied by its root"),
-      BoolOption("causal", &O::causal, "query i sees keys j <= i + Nk - Nq"),
-      BoolOption("return_state", &O::return_state,
-                 "causal: also answer the state after the last key, at the largest s_k"),
-      SeedOption(&O::seed),
-  };
-}
-
-std::vector<TensorInfo> PerformerInputs() {
-  std::vector<TensorInfo> inputs = CommonInputs();
-  inputs.push_back(OmegaInput("directions of the features; a constant, drawn when absent"));
-  return inputs;
-}
-
-std::vector<TensorInfo> PerformerOutputs() {
-  std::vector<TensorInfo> outputs = {
-      {"out", "[B,H,Nq,Dv]", "float", "sums of values by feature"},
-      {"lse", "[B,H,Nq]", "float32",
-       "natural log of the normaliser, an estimate of that of softmax; -inf: no key, NaN: it is "
-       "not positive"}};
-  for (TensorInfo& state : StateOutputs()) outputs.push_back(std::move(state));
-  return outputs;
-}
+using Kind = PerformerKind;
 
 // The estimate of one list of requests.
 class Estimate {
@@ -172,7 +45,8 @@ class Estimate {
   struct Phi {
     Tensor phi, shift;
     // Of a running stabiliser: how much earlier keys lose when a key raises it, and the weight of
-    // a key, whose phi is relative to its own row.
+    // a key, whose phi is relative to its own row. With a state `shift` [..,1 + N,1] begins with
+    // that before all keys.
     Tensor log_decay, weight;
   };
   Tensor Add(const Tensor& a, const Tensor& b) { return ops_.Apply(ElementOp::kAdd, a, b); }
@@ -191,12 +65,17 @@ class Estimate {
   // Whether it is added to queries and keys apart, else the scan adds it to the features of both:
   // their gradients then follow from what is stored.
   bool AddsEps() const { return o_.IsRunning() && o_.FeatureEps() > 0; }
+  bool HasState() const { return o_.return_state || in_.tensors.contains("state_s"); }
+  Tensor SentState(const std::string& name) const;
   void ReadInputs();
   Phi Running(const RandomFeaturesOut& of_rows);
   Phi Features(const Tensor& x, bool is_key);
   Phi Generalized(const Tensor& x);
   Tensor Shift(const Phi& q, const Phi& k);
   Tensor Unstabilised(const Tensor& out, const Tensor& shift, const Tensor& lse);
+  Tensor LseOf(const Tensor& lse, const Tensor& shift);
+  std::map<std::string, Tensor> States(const ScanOut& scanned, const Phi& k,
+                                       const KeyTotals& before);
 
   Ops& ops_;
   const Inputs& in_;
@@ -220,28 +99,67 @@ Tensor Estimate::Unstabilised(const Tensor& out, const Tensor& shift, const Tens
   return Times(Times(out, factor), factor);
 }
 
+// lse of sums relative to `shift`; -inf where that is: a state without keys has no logarithm.
+Tensor Estimate::LseOf(const Tensor& lse, const Tensor& shift) {
+  const Tensor of_rows = ops_.Reshape(shift, ShapesOf(lse));
+  const Tensor sum = Add(lse, of_rows);
+  if (!HasState() || !o_.IsRunning() || !ops_.status().ok()) return sum;
+  const Tensor least = Number(-kInf, of_rows);
+  return ops_.Select(ops_.Apply(ElementOp::kEqual, of_rows, least), least, sum);
+}
+
 void Estimate::ReadInputs() {
   q_ = split_.Queries(in_.q);
   k_ = split_.Keys(in_.k);
   v_ = split_.Keys(in_.v);
-  // Two scans read v: their gradients are added before they are rounded.
-  if (AddsEps() && in_.v[0].dtype != DType::kF32) v_ = ops_.Copy(v_);
+  // Two scans read v, or a scan and its sum: their gradients are added before they are rounded.
+  const bool is_read_twice = AddsEps() || (o_.return_state && o_.KeepsTotals());
+  if (is_read_twice && in_.v[0].dtype != DType::kF32) v_ = ops_.Copy(v_);
   features_ = o_.States(in_.problems[0]).features;
   if (!o_.IsProjected()) return;
   omega_ = Omega(ops_, in_, o_.Omega(), split_);
 }
 
-// Keys whose stabiliser is the largest of the rows so far.
+// A tensor [B] or [B,Hkv] with as many dimensions of 1 behind as make four.
+Tensor Estimate::SentState(const std::string& name) const {
+  const Tensor sent = Sent(in_, name);
+  if (sent.empty()) return sent;
+  std::vector<Shape> shapes;
+  for (const Shape& s : ShapesOf(sent)) shapes.push_back({s[0], s.rank > 1 ? s[1] : 1, 1, 1});
+  return split_.Whole(ops_.Reshape(sent, shapes));
+}
+
+// Keys whose stabiliser is the largest of the rows so far, that of a state among them.
 Estimate::Phi Estimate::Running(const RandomFeaturesOut& of_rows) {
   const Tensor& rows = of_rows.shift;
-  const Tensor shift = ops_.Cumulative(CumulativeOp::kMax, rows, kKeys);
-  const Tensor before = ops_.Cumulative(CumulativeOp::kMax, rows, kKeys, /*exclusive=*/true);
+  if (!ops_.status().ok()) return {};
+  Tensor all, shift, before;
+  if (HasState()) {
+    Tensor first = SentState("state_shift");
+    if (first.empty()) {
+      std::vector<Shape> shapes;
+      for (const Shape& s : ShapesOf(rows)) shapes.push_back({s[0], s[1], 1, 1});
+      first = ops_.Constant(-kInf, shapes);
+    }
+    all = ops_.Cumulative(CumulativeOp::kMax, ops_.Concat({first, rows}, kKeys), kKeys);
+    std::vector<int64_t> begin, keys, end;
+    for (const Shape& s : ShapesOf(rows)) {
+      begin.push_back(0);
+      keys.push_back(s[2]);
+      end.push_back(s[2] + 1);
+    }
+    before = ops_.Slice(all, kKeys, begin, keys);
+    shift = ops_.Slice(all, kKeys, {1}, end);
+  } else {
+    all = shift = ops_.Cumulative(CumulativeOp::kMax, rows, kKeys);
+    before = ops_.Cumulative(CumulativeOp::kMax, rows, kKeys, /*exclusive=*/true);
+  }
   if (!ops_.status().ok()) return {};
   std::vector<Shape> flat;
   for (const Shape& s : ShapesOf(rows)) flat.push_back({s[0], s[1], s[2]});
   const Tensor is_first = ops_.Apply(ElementOp::kEqual, before, Number(-kInf, before));
   return {.phi = of_rows.phi,
-          .shift = shift,
+          .shift = all,
           .log_decay = ops_.Select(is_first, Number(0, before), Minus(before, shift)),
           .weight = ops_.Reshape(ops_.Apply(ElementOp::kExp, Minus(rows, shift)), flat)};
 }
@@ -264,7 +182,7 @@ Estimate::Phi Estimate::Features(const Tensor& x, bool is_key) {
 }
 
 Estimate::Phi Estimate::Generalized(const Tensor& x) {
-  const ElementOp fn = KernelFns()[static_cast<size_t>(o_.kernel_fn)].second;
+  const ElementOp fn = KernelFnOf(o_);
   const double ratio = o_.feature_ratio ? 1 / std::sqrt(static_cast<double>(features_)) : 1;
   if (o_.project) {
     return {.phi = ops_.RandomFeatures(
@@ -278,7 +196,8 @@ Estimate::Phi Estimate::Generalized(const Tensor& x) {
 // s_q + s_k of every query, [B,H,Nq,1].
 Tensor Estimate::Shift(const Phi& q, const Phi& k) {
   if (q.shift.empty() || !ops_.status().ok()) return {};
-  const Tensor of_keys = o_.IsRunning() ? LastSeen(ops_, k.shift, ShapesOf(q_), split_) : k.shift;
+  const Tensor of_keys =
+      o_.IsRunning() ? LastSeen(ops_, k.shift, HasState(), ShapesOf(q_), split_) : k.shift;
   if (!ops_.status().ok()) return {};
   std::vector<Shape> grouped, keys;
   for (size_t p = 0; p < q_.size(); ++p) {
@@ -290,6 +209,36 @@ Tensor Estimate::Shift(const Phi& q, const Phi& k) {
   return ops_.Reshape(sum, ShapesOf(q.shift));
 }
 
+// The outputs that a later call starts from.
+std::map<std::string, Tensor> Estimate::States(const ScanOut& scanned, const Phi& k,
+                                               const KeyTotals& before) {
+  if (!o_.return_state || !ops_.status().ok()) return {};
+  std::vector<Shape> of_heads, of_batch;
+  for (const ProblemShape& p : in_.problems) {
+    of_heads.push_back({p.B, p.Hkv});
+    of_batch.push_back({p.B});
+  }
+  Tensor s = scanned.s_out, z = scanned.z_out;
+  std::map<std::string, Tensor> states;
+  if (o_.KeepsTotals()) {
+    const KeyTotals totals = TotalsAfter(ops_, before, v_);
+    if (AddsEps()) AddConstant(ops_, Eps(), totals, &s, &z);
+    states["state_v"] = split_.JoinState(totals.values);
+    states["state_n"] = ops_.Reshape(split_.JoinState(totals.count), of_batch);
+  }
+  states["state_s"] = split_.JoinState(s);
+  states["state_z"] = split_.JoinState(z);
+  if (!o_.IsStabilised() || !ops_.status().ok()) return states;
+  std::vector<int64_t> begin, end;
+  for (const Shape& x : ShapesOf(k.shift)) {
+    begin.push_back(x[2] - 1);
+    end.push_back(x[2]);
+  }
+  const Tensor last = ops_.Copy(ops_.Slice(k.shift, kKeys, begin, end));
+  states["state_shift"] = ops_.Reshape(split_.JoinState(last), of_heads);
+  return states;
+}
+
 Outputs Estimate::Run() {
   ReadInputs();
   const Phi q = Features(q_, false), k = Features(k_, true);
@@ -298,27 +247,27 @@ Outputs Estimate::Run() {
                              .causal = o_.causal,
                              .den = AddsEps() || !o_.renormalize ? ScanDen::kOne : ScanDen::kJax,
                              .eps = o_.DenEps()};
-  ScanOut scanned = ops_.Scan(q.phi, k.phi, v_, params, split_.seqs(),
-                              {.log_decay = k.log_decay,
-                               .beta = k.weight,
-                               .final_state = o_.return_state,
-                               .is_returned = !AddsEps() && o_.renormalize});
+  const KeyTotals before = {split_.Whole(Sent(in_, "state_v")), SentState("state_n")};
+  ScanTensors tensors = StatesOf(in_, o_.return_state, split_);
+  if (!before.values.empty()) AddConstant(ops_, -Eps(), before, &tensors.s0, &tensors.z0);
+  tensors.log_decay = k.log_decay;
+  tensors.beta = k.weight;
+  tensors.is_returned = !AddsEps() && o_.renormalize;
+  ScanOut scanned = ops_.Scan(q.phi, k.phi, v_, params, split_.seqs(), tensors);
   if (AddsEps()) {
     const ConstantFeature constant = {
         .eps = Eps(), .den_eps = o_.DenEps(), .is_normalised = o_.renormalize};
-    AddToKeys(ops_, constant, q.phi, v_, split_, &scanned);
+    AddToKeys(ops_, constant, q.phi, v_, before, split_, &scanned);
   }
   const Tensor shift = Shift(q, k);
   if (!ops_.status().ok()) return {};
   if (!shift.empty()) {
     if (!o_.renormalize) scanned.out = Unstabilised(scanned.out, shift, scanned.lse);
-    scanned.lse = Add(scanned.lse, ops_.Reshape(shift, ShapesOf(scanned.lse)));
+    scanned.lse = LseOf(scanned.lse, shift);
   }
-  scanned.s_out = split_.JoinState(scanned.s_out);
-  scanned.z_out = split_.JoinState(scanned.z_out);
   return {.out = split_.JoinOut(scanned.out, in_.v[0].shape[3]),
           .lse = split_.JoinLse(scanned.lse),
-          .extra = StateResults(scanned, o_.return_state)};
+          .extra = States(scanned, k, before)};
 }
 
 class Performer : public MethodOf<PerformerOptions> {
@@ -332,22 +281,12 @@ class Performer : public MethodOf<PerformerOptions> {
              .inputs = PerformerInputs(),
              .outputs = PerformerOutputs(),
              .support = {.causal = true, .lengths = true, .cross = true, .gqa = true, .lse = true}},
-            Lines()) {}
+            PerformerLines()) {}
 
  protected:
   void CheckProblem(const ProblemShape& p, const PerformerOptions& o,
                     Reasons* reasons) const override {
-    if (o.Is(Kind::kTrig) && o.FeatureEps() > 0) {
-      reasons->Invalid("feature_eps must be 0 with kind trig, got ", o.FeatureEps());
-    }
-    if (o.IsProjected()) {
-      CheckOmega(p, o.Omega(), reasons);
-    } else if (const View* omega = p.Find("omega"); omega != nullptr) {
-      reasons->Invalid("omega must be absent with project = false, got ", ToString(omega->shape));
-    }
-    const StateOptions states = o.States(p);
-    CheckReturnState(states, reasons);
-    CheckStateGradients(p, states, reasons);
+    CheckPerformer(p, o, reasons);
   }
 
   // A scan takes one number of features a launch.

@@ -11,7 +11,7 @@ from tests.methods.golden import lowrank_golden, wave
 from tests.methods.method import Growth, Method, Visible
 from tests.methods.random_features import drawn_omega, seen_of, seen_pairs
 from tests.methods.refused import Refused, common_refusals
-from tests.methods.traced import Tape, TracedOracle
+from tests.methods.traced import Num, Tape, TracedOracle
 
 KERNEL_FNS = {
     "relu": lambda f, x: f.relu(x),
@@ -29,8 +29,11 @@ KERNEL_FNS = {
 
 
 class PerformerOracle(TracedOracle):
-    axes = {"grad_state_s": "B,Hkv,F,Dv", "grad_state_z": "B,Hkv,F", "s_q": "B,H,Nq,1",
-            "s_k": "B,H,Nq,1", "s_all": "B,H,1,1"}
+    differentiable = ("q", "k", "v", "state_s", "state_z", "state_v")
+    axes = {"s_q": "B,H,Nq,1", "s_k": "B,H,Nq,1", "s_all": "B,H,1,1"} | {
+        f"{grad}{name}": shape for grad in ("", "grad_")
+        for name, shape in (("state_s", "B,Hkv,F,Dv"), ("state_z", "B,Hkv,F"),
+                            ("state_shift", "B,Hkv"), ("state_v", "B,Hkv,Dv"), ("state_n", "B"))}
 
     def constants(self, t, o):
         """The stabilisers, which have no gradient."""
@@ -95,19 +98,25 @@ class PerformerOracle(TracedOracle):
             A = f.where(seen, pq @ pk.swapaxes(-1, -2))
             if o.get("shows_constants", False):
                 return {}
-            return self.read(f, o, A, v, seen, den_eps, f.num(np.zeros(A.shape[:3] + (1,))), group,
-                             (pk, v), Hkv)
+            held = [(1.0, 1.0, *self.sent(f, t, group))] if "state_s" in t else []
+            none = f.num(np.zeros(A.shape[:3] + (1,)))
+            row = seen.any(axis=1)[:, None] | bool(held)
+            return self.read(f, o, A, v, row, den_eps, none, group, pq, pk, held)
         log_q, wave_q, s_q = self.features(f, x, omega, o)
         log_k, wave_k, m_k = self.features(f, y, omega, o)
         F = (wave_k or log_k).shape[-1]
         factor = (F / 2 if kind == "trig" else F) ** -0.5
-        whole = m_k.x.max(axis=2, keepdims=True, initial=-np.inf)
-        whole = np.where(np.isfinite(whole), whole, 0)
+        first = np.full((*m_k.shape[:2], 1, 1), -np.inf)
+        if "state_shift" in t:
+            first[...] = np.repeat(t["state_shift"].x, group, 1)[:, :, None, None]
+        most = np.maximum(first, m_k.x.max(axis=2, keepdims=True, initial=-np.inf))
+        whole = np.where(np.isfinite(most), most, 0)
         prefix = o.get("stabilizer", "prefix" if o.get("causal", False) else "global") == "prefix"
         # s_k of each query [..,Nq,1].
         if prefix and o.get("causal", False):
             s_k = np.where(seen, m_k.x.swapaxes(2, 3), -np.inf).max(
                 axis=3, keepdims=True, initial=-np.inf)
+            s_k = np.maximum(s_k, first)
             s_k = np.where(np.isfinite(s_k), s_k, 0)
         else:
             s_k = np.broadcast_to(whole, (*whole.shape[:2], q.shape[2], 1))
@@ -131,23 +140,55 @@ class PerformerOracle(TracedOracle):
             pairs = pq.reshape(*pq.shape[:3], 1, F) * (factor * (shifted + eps))
             A = pairs.sum(-1)
         A = f.where(seen, A)
-        return self.read(f, o, A, v, seen, den_eps, f.num(s_q.x + s_k.x), group, (state, v), Hkv)
+        # The stabiliser is as exact as the exponents that it is subtracted from.
+        sums = None if log_k.s is None else log_k.s.max(axis=(2, 3), initial=0)[:, ::group]
+        held, totals = [], {"state_shift": Num(f, most[:, ::group, 0, 0], sums)}
+        if "state_s" in t:
+            # Relative to the stabilisers of now: all but what feature_eps has made of it.
+            S, z = self.sent(f, t, group)
+            if eps > 0:
+                ones = f.num(np.full((1, 1, F, 1), factor * eps))
+                of_eps = (ones @ f.repeat_heads(t["state_v"].reshape(1, Hkv, 1, -1), group),
+                          ones * t["state_n"].reshape(1, 1, 1, 1))
+                held.append((1.0, 1.0, *of_eps))
+                S, z = S - of_eps[0], z - of_eps[1]
+            held.append((np.exp(first - s_k.x), np.exp(first - whole.x), S, z))
+        if eps > 0:
+            own = v[:, ::group]
+            totals["state_v"] = own.sum(2) + t.get("state_v", 0.0)
+            totals["state_n"] = f.num(np.full(1, float(own.shape[2]))) + t.get("state_n", 0.0)
+        row = seen.any(axis=1)[:, None] | (first > -np.inf)
+        return self.read(f, o, A, v, row, den_eps, f.num(s_q.x + s_k.x), group, pq, state, held,
+                         totals)
 
-    def read(self, f, o, A, v, seen, den_eps, shift, group, state, Hkv):
+    def sent(self, f, t, group):
+        """The state of each query head, [1,H,F,Dv] and [1,H,F,1]."""
+        z = t["state_z"]
+        return (f.repeat_heads(t["state_s"], group),
+                f.repeat_heads(z.reshape(*z.shape, 1), group))
+
+    def read(self, f, o, A, v, row, den_eps, shift, group, pq, pk, held, totals=None):
+        """`held`: parts (scale for each query, scale at the end, S, z) of a state that was sent."""
         num, d = A @ v, A.sum(-1, keepdims=True)
+        for of_rows, _, S, z in held:
+            num, d = num + of_rows * (pq @ S), d + of_rows * (pq @ z)
         if o.get("renormalize", True):
             den = d + np.where(abs(d.x) <= den_eps, 2 * den_eps, 0.0)
             some = den.x != 0
             out = f.where(some, f.normalised(num, f.where(some, den, 1.0)))
         else:
             out = num * f.exp(shift)
-        row = seen.any(axis=1)[:, None]
         log = f.log(f.where(d.x > 0, d, 1.0)) + shift
         lse = f.where(row, f.where(d.x > 0, log, np.nan), -np.inf)[..., 0]
         made = {"out": out, "lse": lse}
         if o.get("return_state", False):
-            phi, v = (x[:, ::group] for x in state)
-            made["state_s"], made["state_z"] = phi.swapaxes(-1, -2) @ v, phi.sum(2)
+            phi, v = pk[:, ::group], v[:, ::group]
+            states = {"state_s": phi.swapaxes(-1, -2) @ v, "state_z": phi.sum(2)} | (totals or {})
+            for _, at_end, S, z in held:
+                at_end = f.num(np.broadcast_to(at_end, (1, S.shape[1], 1, 1)))[:, ::group]
+                states["state_s"] = states["state_s"] + at_end * S[:, ::group]
+                states["state_z"] = states["state_z"] + (at_end * z[:, ::group])[..., 0]
+            made |= dict(sorted(states.items()))
         return made
 
 
@@ -167,10 +208,39 @@ def state_grads(F):
     return {"grad_state_s": state_s, "grad_state_z": state_z}
 
 
+def states(F, *names):
+    """A state as some keys would have left it: sums of features in state_z are positive, and those
+    of feature_eps a small part."""
+    letters = {"state_s": f"B,Hkv,{F},Dv", "state_z": f"B,Hkv,{F}", "state_shift": "B,Hkv",
+               "state_v": "B,Hkv,Dv", "state_n": "B"}
+
+    def made(name):
+        def make(rng, case):
+            x = rng.standard_normal(case.shape_of(letters[name]))
+            if name == "state_z":
+                x = 2 + abs(x)
+            if name == "state_n":
+                x = np.floor(1 + 4 * abs(x))
+            return x.astype(np.float32)
+        return make
+    return {name: made(name) for name in names}
+
+
+STATE = ("state_s", "state_z", "state_shift")
+TOTALS = (*STATE, "state_v", "state_n")
+
+
+def grad_state_v(rng, case):
+    return rng.standard_normal((case.B, case.heads_kv, case.Dv or case.D))
+
+
 def few(**more):
     return {"num_features": 16} | more
 
 
+# Of the request of refused.py with 8 features.
+STATE_SHAPES = {"state_s": (2, 2, 8, 5), "state_z": (2, 2, 8), "state_shift": (2, 2),
+                "state_v": (2, 2, 5), "state_n": (2,)}
 CAUSAL = {"causal": True}
 GEN = {"kind": "generalized"}
 OMEGA = {"omega": 1.5 * wave(np.sin, (8, 4), 1.3, 0.5)}
@@ -188,9 +258,9 @@ METHOD = Method(
              "renormalize": "bool", "kernel_fn": "enum", "project": "bool",
              "feature_ratio": "bool", "redraw": "int", "scale": "float", "causal": "bool",
              "return_state": "bool", "seed": "int"},
-    tensors={"q", "k", "v", "q_lengths", "kv_lengths", "omega"},
-    differentiable=["q", "k", "v"],
-    outputs=["state_s", "state_z"],
+    tensors={"q", "k", "v", "q_lengths", "kv_lengths", "omega", *TOTALS},
+    differentiable=["q", "k", "v", "state_s", "state_z", "state_v"],
+    outputs=["state_s", "state_z", "state_shift", "state_v", "state_n"],
     peers=["performer-pytorch FastAttention (needs PyTorch)"],
     cases=[
         Case("plain", dtypes=ALL, B=2, Nq=63, options=few()),
@@ -265,6 +335,25 @@ METHOD = Method(
               ("global", 16, {"feature_eps": 1e-2, "stabilizer": "global"}),
               ("hyperbolic", 32, {"kind": "hyperbolic"}),
               ("trig", 32, {"kind": "trig", "scale": 0.05}), ("generalized", 16, GEN))),
+        *(Case(f"from-state-{name}", dtypes=ALL if name == "prefix" else ("f32",), B=2, H=4, Hkv=2,
+               Nq=33, D=8, Dv=5, wide_floats=True,
+               made=states(F, *names) | state_grads(F) | (
+                   {"grad_state_v": grad_state_v} if names == TOTALS else {}),
+               options=few(causal=True, return_state=True, **options))
+          for name, F, names, options in (
+              ("prefix", 16, TOTALS, {"feature_eps": 1e-2}),
+              ("eps-0", 16, STATE, {"feature_eps": 0.0}),
+              ("hyperbolic", 32, TOTALS, {"kind": "hyperbolic"}),
+              ("trig", 32, STATE, {"kind": "trig", "scale": 0.05}),
+              ("unnormalised", 16, TOTALS, {"feature_eps": 1e-2, "renormalize": False}),
+              ("generalized", 16, STATE[:2], GEN))),
+        Case("from-state-lengths", B=3, Nq=33, D=8, made=states(16, *TOTALS),
+             options=few(causal=True, feature_eps=1e-2),
+             ints={"q_lengths": (3, 10, 33), "kv_lengths": (0, 20, 33)}),
+        Case("from-state-more-queries", B=1, Nq=33, Nk=20, D=8, made=states(16, *TOTALS),
+             options=few(causal=True, feature_eps=1e-2)),
+        Case("from-state-nk0", B=2, Nq=3, Nk=0, D=8, made=states(16, *STATE),
+             options=few(causal=True, feature_eps=0.0, return_state=True)),
         Case("state-lengths", B=3, Nq=33, D=8, made=state_grads(16),
              options=few(causal=True, return_state=True, feature_eps=1e-2),
              ints={"q_lengths": (0, 10, 33), "kv_lengths": (0, 20, 33)}),
@@ -294,8 +383,8 @@ METHOD = Method(
         golden("causal-global", CAUSAL | {"feature_eps": 1e-2, "stabilizer": "global"}, 0.909297427,
                -0.292002535, -0.190812259, 28.445950024, 1.711096370),
     ],
-    refused=common_refusals({}, (), ("q_lengths", "kv_lengths", "omega"),
-                            ("out", "lse", "state_s", "state_z")) + [
+    refused=common_refusals({}, (), ("q_lengths", "kv_lengths", "omega", *TOTALS),
+                            ("out", "lse", "state_s", "state_z", "state_v")) + [
         Refused("kind", {"kind": "relu"},
                 ['kind must be one of positive, hyperbolic, trig, generalized, got "relu"']),
         Refused("features-0", {"num_features": 0}, ["num_features must be in 1..65536, got 0"]),
@@ -325,6 +414,29 @@ METHOD = Method(
         Refused("omega-not-projected", GEN | {"project": False},
                 ["omega must be absent with project = false, got [8,3]"],
                 change={"omega": np.zeros((8, 3), np.float32)}),
+        Refused("state-not-causal", {"num_features": 8},
+                ["state_s needs causal, got causal = false"],
+                change={name: np.zeros(shape, np.float32) for name, shape in STATE_SHAPES.items()}),
+        Refused("state-global", {"causal": True, "num_features": 8, "stabilizer": "global"},
+                ["stabilizer must be prefix with state_s, got global"],
+                change={name: np.zeros(shape, np.float32) for name, shape in STATE_SHAPES.items()}),
+        Refused("state-in-parts", {"causal": True, "num_features": 8},
+                ["state_s is required with state_z, got none",
+                 "state_shift is required with state_z, got none",
+                 "state_v is required with state_z, got none",
+                 "state_n is required with state_z, got none"],
+                change={"state_z": np.zeros(STATE_SHAPES["state_z"], np.float32)}),
+        Refused("state-eps-0", {"causal": True, "num_features": 8, "feature_eps": 0.0},
+                ["state_v needs feature_eps > 0, got [2,2,5]",
+                 "state_n needs feature_eps > 0, got [2]"],
+                change={name: np.zeros(shape, np.float32) for name, shape in STATE_SHAPES.items()}),
+        Refused("state-generalized", GEN | {"causal": True, "num_features": 8},
+                [f"{name} must be absent with kind generalized, got {shape}" for name, shape in
+                 (("state_shift", "[2,2]"), ("state_v", "[2,2,5]"), ("state_n", "[2]"))],
+                change={name: np.zeros(shape, np.float32) for name, shape in STATE_SHAPES.items()}),
+        Refused("grad-state-v", {"causal": True, "num_features": 8},
+                ["grad_state_v needs return_state and feature_eps > 0, got [2,2,5]"],
+                change={"grad_state_v": np.zeros((2, 2, 5), np.float32)}, backward=True),
         Refused("grad-state-features", {"causal": True, "return_state": True, "num_features": 8},
                 ["grad_state_z shape must have F = 8, got [2,2,4]"],
                 change={"grad_state_z": np.zeros((2, 2, 4), np.float32)}, backward=True),

@@ -44,17 +44,17 @@ Tensor CountsSeen(Ops& ops, const Tensor& phi_q, const ScanSplit& split) {
   return ops.FromHost(shapes, ListsSeen<float>(ops, queries, split, 0));
 }
 
-// eps times the number of keys of each part, [1,1,1].
-Tensor CountsOfKeys(Ops& ops, double eps, const Tensor& v) {
-  std::vector<std::vector<float>> lists;
-  for (size_t p = 0; p < v.size(); ++p)
-    lists.push_back({static_cast<float>(eps * static_cast<double>(v[p].shape[kKeys]))});
-  return ops.FromHost(std::vector<Shape>(v.size(), Shape{1, 1, 1}), std::move(lists));
+// The sums of values as the state of one feature, [B,Hkv,1,Dv].
+Tensor AsState(Ops& ops, const KeyTotals& totals) {
+  std::vector<Shape> shapes;
+  for (const Shape& s : ShapesOf(totals.values)) shapes.push_back({s[0], s[1], 1, s[2]});
+  return totals.values.empty() ? Tensor() : ops.Reshape(totals.values, shapes);
 }
 
 // strength_i sum_j v_j over the keys that query i sees. The scan of the other features counts the
 // visible pairs.
-Tensor SumsOfValues(Ops& ops, const Tensor& strength, const Tensor& v, const ScanSplit& split) {
+Tensor SumsOfValues(Ops& ops, const Tensor& strength, const Tensor& v, const KeyTotals& before,
+                    const ScanSplit& split) {
   std::vector<Shape> ones = ShapesOf(v);
   ScanSeqs seqs = split.seqs();
   for (size_t p = 0; p < v.size(); ++p) {
@@ -62,12 +62,12 @@ Tensor SumsOfValues(Ops& ops, const Tensor& strength, const Tensor& v, const Sca
     for (ScanSeq& seq : seqs[p]) seq.visible_pairs = 0;
   }
   const ScanParams sums = {.map = FeatureMap::kIdentity, .causal = true, .den = ScanDen::kOne};
-  return ops.Scan(strength, ops.Constant(1, ones), v, sums, seqs).out;
+  return ops.Scan(strength, ops.Constant(1, ones), v, sums, seqs, {.s0 = AsState(ops, before)}).out;
 }
 
 }  // namespace
 
-Tensor LastSeen(Ops& ops, const Tensor& x, const std::vector<Shape>& queries,
+Tensor LastSeen(Ops& ops, const Tensor& x, bool has_first, const std::vector<Shape>& queries,
                 const ScanSplit& split) {
   std::vector<Shape> shapes;
   std::vector<int64_t> rows;
@@ -75,18 +75,44 @@ Tensor LastSeen(Ops& ops, const Tensor& x, const std::vector<Shape>& queries,
     rows.push_back(s[2]);
     shapes.push_back({1, 1, s[2]});
   }
-  return ops.Gather(x, ops.FromHost(shapes, ListsSeen<int32_t>(ops, rows, split, -1)));
+  const int64_t more = has_first ? 0 : -1;
+  return ops.Gather(x, ops.FromHost(shapes, ListsSeen<int32_t>(ops, rows, split, more)));
+}
+
+KeyTotals TotalsAfter(Ops& ops, const KeyTotals& before, const Tensor& v) {
+  if (!ops.status().ok()) return {};
+  std::vector<Shape> sums, counts;
+  std::vector<std::vector<float>> keys;
+  for (const Shape& s : ShapesOf(v)) {
+    sums.push_back({s[0], s[1], s[3]});
+    counts.push_back({s[0], 1, 1, 1});
+    keys.emplace_back(s[0], static_cast<float>(s[kKeys]));
+  }
+  KeyTotals after = {.values = ops.Reshape(ops.Reduce(ReduceOp::kSum, v, kKeys), sums),
+                     .count = ops.FromHost(counts, std::move(keys))};
+  if (before.values.empty()) return after;
+  return {.values = ops.Apply(ElementOp::kAdd, after.values, before.values),
+          .count = ops.Apply(ElementOp::kAdd, after.count, before.count)};
+}
+
+void AddConstant(Ops& ops, double eps, const KeyTotals& of_keys, Tensor* s, Tensor* z) {
+  if (!ops.status().ok()) return;
+  *s = ops.Apply(ElementOp::kAdd, *s, ops.Affine(AsState(ops, of_keys), eps));
+  std::vector<Shape> flat;
+  for (const Shape& n : ShapesOf(of_keys.count)) flat.push_back({n[0], 1, 1});
+  *z = ops.Apply(ElementOp::kAdd, *z, ops.Affine(ops.Reshape(of_keys.count, flat), eps));
 }
 
 void AddToKeys(Ops& ops, const ConstantFeature& constant, const Tensor& phi_q, const Tensor& v,
-               const ScanSplit& split, ScanOut* scanned) {
+               const KeyTotals& before, const ScanSplit& split, ScanOut* scanned) {
   if (!ops.status().ok()) return;
   const auto apply = [&](ElementOp op, const Tensor& a, const Tensor& b) {
     return ops.Apply(op, a, b);
   };
   const Tensor strength = ops.Affine(ops.Reduce(ReduceOp::kSum, phi_q, -1), constant.eps);
-  const Tensor more = SumsOfValues(ops, strength, v, split);
-  const Tensor counts = CountsSeen(ops, phi_q, split);
+  const Tensor more = SumsOfValues(ops, strength, v, before, split);
+  Tensor counts = CountsSeen(ops, phi_q, split);
+  if (!before.count.empty()) counts = apply(ElementOp::kAdd, counts, before.count);
   if (!ops.status().ok()) return;
   const Tensor log_d = ops.Reshape(scanned->lse, ShapesOf(strength));
   const auto number = [&](double x) { return NumberLike(ops, static_cast<float>(x), log_d); };
@@ -108,10 +134,6 @@ void AddToKeys(Ops& ops, const ConstantFeature& constant, const Tensor& phi_q, c
   const Tensor of_seen = ops.Select(is_positive, log, number(std::nan("")));
   const Tensor lse = ops.Select(apply(ElementOp::kGreater, counts, zero), of_seen, least);
   scanned->lse = ops.Reshape(lse, ShapesOf(scanned->lse));
-  if (scanned->s_out.empty()) return;
-  const Tensor sums = ops.Affine(ops.Reduce(ReduceOp::kSum, v, kKeys), constant.eps);
-  scanned->s_out = apply(ElementOp::kAdd, scanned->s_out, sums);
-  scanned->z_out = apply(ElementOp::kAdd, scanned->z_out, CountsOfKeys(ops, constant.eps, v));
 }
 
 }  // namespace attnd
