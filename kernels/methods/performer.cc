@@ -117,7 +117,7 @@ void Estimate::ReadInputs() {
   if (is_read_twice && in_.v[0].dtype != DType::kF32) v_ = ops_.Copy(v_);
   features_ = o_.States(in_.problems[0]).features;
   if (!o_.IsProjected()) return;
-  omega_ = Omega(ops_, in_, o_.Omega(), split_);
+  omega_ = split_.Shared(Omega(ops_, in_, o_.Omega()));
 }
 
 // A tensor [B] or [B,Hkv] with as many dimensions of 1 behind as make four.

@@ -128,7 +128,7 @@ class Rfa : public MethodOf<RfaOptions> {
   Outputs Formula(Ops& ops, const Inputs& in, const RfaOptions& o) const override {
     const ScanSplit split(ops, in, o.causal);
     const Tensor keys = split.Keys(in.k);
-    const Tensor w = Directions(ops, in, o, split);
+    const Tensor w = split.Shared(Directions(ops, in, o));
     const Tensor phi_q = Features(ops, Normed(ops, split.Queries(in.q), o), w, o);
     const Tensor phi_k = Features(ops, Normed(ops, keys, o), w, o);
     ScanTensors tensors = StatesOf(in, o.return_state, split);
@@ -149,17 +149,16 @@ class Rfa : public MethodOf<RfaOptions> {
   }
 
  private:
-  // omega sigma [1,Hkv|1,m,D].
-  static Tensor Directions(Ops& ops, const Inputs& in, const RfaOptions& o,
-                           const ScanSplit& split) {
-    const Tensor omega = Omega(ops, in, o.Omega(), split);
-    const Tensor sigma = split.Shared(Sent(in, "sigma"));  // [1,Hkv,D]
+  // omega sigma [Hkv|1,m,D] of every problem: its sequences share one product.
+  static Tensor Directions(Ops& ops, const Inputs& in, const RfaOptions& o) {
+    const Tensor omega = Omega(ops, in, o.Omega());
+    const Tensor sigma = Sent(in, "sigma");  // [Hkv,D]
     if (sigma.empty() || !ops.status().ok()) return omega;
     std::vector<Shape> rows, full;
     for (size_t p = 0; p < sigma.size(); ++p) {
       const Shape &s = sigma[p].shape, &w = omega[p].shape;
-      rows.push_back({1, s[1], 1, s[2]});
-      full.push_back({1, s[1], w[2], w[3]});
+      rows.push_back({s[0], 1, s[1]});
+      full.push_back({s[0], w[1], w[2]});
     }
     return ops.Apply(ElementOp::kMultiply, ops.Expand(omega, full), ops.Reshape(sigma, rows));
   }

@@ -79,7 +79,8 @@ class Ops {
   Tensor DepthwiseConv1d(const Tensor& x, const Tensor& weight, int64_t left);
   // is_returned: as in MatMulParams.
   Tensor RealFft2(const Tensor& x, bool is_returned = false);
-  // x [B,H,N,D], w [1,Hw,m,D] of a float dtype. Gradients flow from phi to x and w.
+  // x [B,H,N,D], w [1,Hw,m,D] float32 with contiguous rows; problems that share w have views of one
+  // tensor, since a plan takes equal shapes for one. Gradients flow from phi to x and w.
   RandomFeaturesOut RandomFeatures(const Tensor& x, const Tensor& w,
                                    const RandomFeaturesParams& params);
 

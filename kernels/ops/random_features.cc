@@ -6,7 +6,7 @@ namespace {
 
 bool Fits(const View& x, const View& w) {
   const Shape &s = x.shape, &ws = w.shape;
-  return s.rank == 4 && ws.rank == 4 && IsFloat(x.dtype) && IsFloat(w.dtype) && ws[0] == 1 &&
+  return s.rank == 4 && ws.rank == 4 && IsFloat(x.dtype) && w.dtype == DType::kF32 && ws[0] == 1 &&
          ws[1] >= 1 && s[1] % ws[1] == 0 && ws[2] >= 1 && ws[3] == s[3];
 }
 
@@ -52,7 +52,11 @@ RandomFeaturesOut Ops::RandomFeatures(const Tensor& x, const Tensor& w,
   for (size_t p = 0; fits && p < x.size(); ++p) {
     fits = Fits(x[p], w[p]) && x[p].dtype == x[0].dtype;
   }
-  if (!Require(fits, "random_features", "x [B,H,N,D] and w [1,Hw,m,D] of float dtypes")) return {};
+  fits = fits && HasContiguousRows(w);
+  if (!Require(fits, "random_features",
+               "x [B,H,N,D] of a float dtype, w [1,Hw,m,D] of float32 with contiguous rows")) {
+    return {};
+  }
   // The launch has no gradient of w.
   if (Records({&w})) return ComposeRandomFeatures(*this, x, w, params);
   const bool records = Records({&x});
@@ -60,8 +64,6 @@ RandomFeaturesOut Ops::RandomFeatures(const Tensor& x, const Tensor& w,
     return ComposeRandomFeatures(*this, x, w, params);
   }
   const Tensor rows = WithContiguousRows(*this, x);
-  const bool is_ready = w[0].dtype == DType::kF32 && HasContiguousRows(w);
-  const Tensor directions = is_ready ? w : Copy(w);
   std::vector<Shape> phi, shift;
   for (size_t p = 0; p < x.size(); ++p) {
     const Shape& s = x[p].shape;
@@ -72,7 +74,7 @@ RandomFeaturesOut Ops::RandomFeatures(const Tensor& x, const Tensor& w,
   if (HasShift(params.feature)) out.shift = Empty(DType::kF32, shift);
   if (!status_.ok()) return {};
   std::vector<RandomFeaturesProblem> problems;
-  for (size_t p = 0; p < x.size(); ++p) problems.push_back(Problem(rows, directions, out, p));
+  for (size_t p = 0; p < x.size(); ++p) problems.push_back(Problem(rows, w, out, p));
   if (!TryRun(RandomFeaturesArgs{.params = params, .problems = std::move(problems)})) {
     return ComposeRandomFeatures(*this, x, w, params);
   }
@@ -82,7 +84,7 @@ RandomFeaturesOut Ops::RandomFeatures(const Tensor& x, const Tensor& w,
     tape_->Record({x}, {out.phi},
                   [=](Ops& ops, std::span<const Tensor> grads,
                       const std::vector<bool>&) -> std::vector<Tensor> {
-                    return {Gradient(ops, rows, directions, params, out, grads[0])};
+                    return {Gradient(ops, rows, w, params, out, grads[0])};
                   });
   }
   return out;

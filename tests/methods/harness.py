@@ -105,6 +105,12 @@ def fit_to_options(method, case):
     return (method.fit_sizes or method.fit_options)(suited(method, case))
 
 
+def unpacked_batches(method):
+    """A case with the options of each of `batches`, and `tensor_batches` but packed ones."""
+    of_options = [Case(f"{i}", options=o) for i, o in enumerate(method.batches)]
+    return of_options + [c for c in method.tensor_batches if not (c.packed or c.segments)]
+
+
 @functools.cache
 def engine(isa, threads=2, poison=True):
     return library.Engine(isa, threads, poison)

@@ -5,6 +5,7 @@
 #include "kernels/method/drawn.h"
 #include "kernels/method/shape_rules.h"
 #include "kernels/method/tensors.h"
+#include "kernels/ops/ops.h"
 
 namespace attnd {
 namespace {
@@ -46,10 +47,12 @@ void CheckOmega(const ProblemShape& problem, const OmegaOptions& o, Reasons* rea
   }
 }
 
-Tensor Omega(Ops& ops, const Inputs& in, const OmegaOptions& o, const ScanSplit& split) {
+Tensor Omega(Ops& ops, const Inputs& in, const OmegaOptions& o) {
   std::vector<Shape> shapes;
   for (const ProblemShape& p : in.problems) shapes.push_back(DrawnShape(p, o));
-  return WithRank(ops, split.Shared(SentOrDrawn(ops, in, "omega", o.draw, shapes)), 4);
+  const Tensor w = WithRank(ops, SentOrDrawn(ops, in, "omega", o.draw, shapes), 3);
+  if (!ops.status().ok()) return {};
+  return w[0].dtype == DType::kF32 ? WithContiguousRows(ops, w) : ops.Copy(w);
 }
 
 }  // namespace attnd

@@ -9,8 +9,8 @@
 #include "kernels/core/random_table.h"
 #include "kernels/core/status.h"
 #include "kernels/method/info.h"
+#include "kernels/method/method.h"
 #include "kernels/method/problem.h"
-#include "kernels/methods/linear/scan_split.h"
 
 namespace attnd {
 
@@ -27,7 +27,8 @@ struct OmegaOptions {
 int64_t FeaturesOf(const ProblemShape& problem, const OmegaOptions& o);
 void CheckOmega(const ProblemShape& problem, const OmegaOptions& o, Reasons* reasons);
 
-// omega of every problem as it was sent or drawn, [1,Hkv|1,m,D].
-Tensor Omega(Ops& ops, const Inputs& in, const OmegaOptions& o, const ScanSplit& split);
+// omega of every problem as it was sent or drawn, [Hkv|1,m,D] float32 with contiguous rows:
+// sequences that share one copy (SeqSplit::Shared) have it packed once.
+Tensor Omega(Ops& ops, const Inputs& in, const OmegaOptions& o);
 
 }  // namespace attnd
