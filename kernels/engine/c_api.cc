@@ -273,6 +273,10 @@ double attnd_call_pairs(const attnd_call* call) {
   return call->plan == nullptr ? 0 : call->cost.visible_pairs;
 }
 
+int attnd_call_estimates_pairs(const attnd_call* call) {
+  return call->plan != nullptr && call->plan->estimates_pairs ? 1 : 0;
+}
+
 double attnd_call_seconds(const attnd_call* call) {
   return call->plan == nullptr ? 0 : call->plan->seconds;
 }

@@ -55,6 +55,7 @@ int attnd_plan(attnd_engine*, attnd_call*);
 int64_t attnd_call_workspace_bytes(const attnd_call*); /* planned upper bound */
 double attnd_call_flops(const attnd_call*);            /* planned; once executed, as counted */
 double attnd_call_pairs(const attnd_call*);            /* likewise */
+int attnd_call_estimates_pairs(const attnd_call*);     /* Plan::estimates_pairs */
 double attnd_call_seconds(const attnd_call*);
 
 /* Plans what is not planned and runs all calls as one batch (their buckets must be equal). */

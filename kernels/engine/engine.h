@@ -56,10 +56,13 @@ struct Plan {
   // values of index tensors, lists, options, results where the device's memory is not the host's.
   int64_t host_bytes = 0;
   int64_t tokens = 0;  // B * Nq
-  // Summed over sequences and query heads; an estimate where data decide, and a bound where more
-  // sequences differ in length than a plan describes (seq_groups.h).
+  // Summed over sequences and query heads.
   double visible_pairs = 0;
   double flops = 0;
+  // Whether both are estimates: values that a plan does not read decide which pairs are visible, or
+  // draws, or more sequences differ in length than a plan describes (seq_groups.h). Else a run
+  // counts as many.
+  bool estimates_pairs = false;
   // Predicted compute time, alone on an idle device; where its memory is not the host's, with the
   // time that inputs and results take on their way.
   double seconds = 0;

@@ -78,6 +78,7 @@ absl::StatusOr<RunResult> RunFormula(Stream& stream, const Caches& caches, const
   Outputs forward = plan.method->Run(ops, inputs, plan.options.get());
   RunResult result{.forward_pairs = stream.work().visible_pairs,
                    .forward_flops = stream.work().flops,
+                   .estimates_pairs = ops.estimates_pairs(),
                    .visible_pairs = forward.visible_pairs};
   if (backward && ops.status().ok()) {
     Replay(ops, info, forward, sent, &result);

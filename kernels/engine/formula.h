@@ -20,6 +20,7 @@ namespace attnd {
 struct RunResult {
   std::vector<std::pair<std::string, Tensor>> outputs;
   double forward_pairs = 0, forward_flops = 0;
+  bool estimates_pairs = false;          // Ops::estimates_pairs of the forward
   std::vector<PairTotal> visible_pairs;  // Outputs::visible_pairs
 };
 

@@ -77,6 +77,10 @@ std::vector<SeqGroup> InTwo(std::vector<SeqGroup> groups) {
 
 }  // namespace
 
+bool AreRounded(const std::vector<SeqGroup>& groups) {
+  return std::any_of(groups.begin(), groups.end(), [](const SeqGroup& g) { return g.is_rounded; });
+}
+
 int64_t MemoryRows(const ProblemShape& problem, absl::string_view name) {
   const View* view = problem.Find(name);
   return view == nullptr || view->shape.rank != 4 ? 0 : view->shape[2];
@@ -111,6 +115,7 @@ std::vector<SeqGroup> Alike(std::vector<SeqGroup> seqs, size_t most, const Lengt
       g.offset = RoundUp(g.offset, unit);
       g.mem = std::min(RoundUp(g.mem, unit), mem);
       g.cmem = std::min(RoundUp(g.cmem, unit), cmem);
+      g.is_rounded = true;
     }
     seqs = Merged(std::move(seqs));
   }

@@ -15,6 +15,7 @@ struct SeqGroup {
   int64_t offset = 0;  // position of query 0
   int64_t count = 1;
   int64_t mem = 0, cmem = 0;  // rows of mem_k and of cmem_k, which come before the keys
+  bool is_rounded = false;    // by Alike
 };
 
 // Equal sequences in one group, in no order; if all are equal, in two groups, since a list of one
@@ -22,6 +23,9 @@ struct SeqGroup {
 // rounded up, lengths at most to those of `largest`, until `most` are left: memory and pairs become
 // upper bounds. O(n log n).
 std::vector<SeqGroup> Alike(std::vector<SeqGroup> seqs, size_t most, const Lengths& largest);
+
+// Whether pairs that are counted of these groups are estimates.
+bool AreRounded(const std::vector<SeqGroup>& groups);
 
 // Rows of the memory `name` ("mem_k", "cmem_k") as sent; 0: it was not.
 int64_t MemoryRows(const ProblemShape& problem, absl::string_view name);

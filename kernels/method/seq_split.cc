@@ -13,7 +13,9 @@ SeqSplit::SeqSplit(Ops& ops, const Inputs& in, size_t most, QueryRows query_rows
   const bool is_planned = is_split_ && ops.stream().is_dry();
   for (size_t p = 0; p < in.problems.size(); ++p) {
     counts_.emplace_back();
-    for (SeqGroup& group : SeqRunsOf(in.problems[p], is_planned, most)) {
+    std::vector<SeqGroup> groups = SeqRunsOf(in.problems[p], is_planned, most);
+    if (AreRounded(groups)) ops.EstimatePairs();
+    for (SeqGroup& group : groups) {
       if (query_rows == QueryRows::kLikeKeys) {
         group.lengths = OfSameTokens(in.problems[p], group.lengths);
       }

@@ -22,7 +22,7 @@ bool IsMultiset(const Options& o, const Integers& ints) {
 // For a plan: every block may be there.
 PatternSource BoundOf(const SeenSeq& seq, const Options& o, const Integers& ints, int64_t heads) {
   PatternSource all = AllKeys(seq);
-  all.is_counted = false;
+  all.is_counted = all.knows_pairs = false;
   const int64_t elements = ints.Elements(seq.p);
   // A run of blocks takes 12 bytes, three times that while a list of them grows; runs of a layout
   // are two elements apart.

@@ -47,7 +47,7 @@ PatternSource AnyPerm(const SeenSeq& seq, const Options& o) {
   };
   source.visible_tiles =
       std::min(source.visible_tiles, blocks * tiles_of(seq.Nq) * tiles_of(seq.Nk));
-  source.is_counted = false;
+  source.is_counted = source.knows_pairs = false;
   source.host = CostOf(seq.Nq, seq.Nk, {.slot_bytes = 32});
   source.gathers = BlockwiseGathers(seq, o.num_blocks);
   return source;

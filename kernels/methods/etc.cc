@@ -39,6 +39,7 @@ Etc StructureOf(const SeenSeq& seq, const Options& o, const Integers& ints) {
           .is_labelled = std::any_of(std::begin(kTables), std::end(kTables), is_sent),
           .max_distance = o.max_distance,
           .sentence_ids = ids("sentence_ids"),
+          .has_sentence_ids = ints["sentence_ids"].is_sent(),
           .has_examples = ints["long_example_ids"].is_sent(),
           .long_examples = ids("long_example_ids"),
           .global_examples = ids("global_example_ids"),

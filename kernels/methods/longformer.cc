@@ -19,15 +19,17 @@ struct Options : PatternOptions {
 };
 
 // For a plan: the mask may ask for more tiles and for any order.
-PatternSource WithAnyMask(PatternSource source, double more_pairs, int64_t dilation) {
-  source.visible_pairs += more_pairs;
+PatternSource WithAnyMask(const SeenSeq& seq, PatternSource source, double more_pairs,
+                          int64_t dilation) {
+  const auto nq = static_cast<double>(seq.lengths.nq), nk = static_cast<double>(seq.lengths.nk);
+  source.visible_pairs = std::min(source.visible_pairs + more_pairs, nq * nk);
   source.visible_tiles += more_pairs / (kTile * kTile);
   // In the order of residues global rows see each tile in part.
   if (dilation > 1) {
     source.most_tiles =
         static_cast<double>(Tiles(source.Nq)) * static_cast<double>(Tiles(source.Nk));
   }
-  source.is_counted = false;
+  source.is_counted = source.knows_pairs = false;
   source.gathers = true;
   return source;
 }
@@ -47,7 +49,7 @@ HeadParts LocalRows(const SeenSeq& seq, const Options& o, const HostInts& mask, 
   const auto source_of = [&](int64_t dilation) {
     PatternSource source =
         LongformerSource(seq, {o.window, dilation}, globals, both ? Half::kBoth : Half::kLocal);
-    return mask.is_unknown() ? WithAnyMask(std::move(source), more, dilation) : source;
+    return mask.is_unknown() ? WithAnyMask(seq, std::move(source), more, dilation) : source;
   };
   const auto last = o.dilation.begin() + std::min<int64_t>(o.dilation.size(), seq.problem.H);
   const bool is_alike =
@@ -61,8 +63,9 @@ HeadParts LocalRows(const SeenSeq& seq, const Options& o, const HostInts& mask, 
 
 HeadParts GlobalRows(const SeenSeq& seq, const HostInts& mask) {
   PatternSource source = LongformerSource(seq, {}, mask.Nonzero(seq.p, seq.b), Half::kGlobal);
-  return AllHeads(mask.is_unknown() ? WithAnyMask(std::move(source), PlannedPairs(seq, true), 1)
-                                    : std::move(source));
+  return AllHeads(mask.is_unknown()
+                      ? WithAnyMask(seq, std::move(source), PlannedPairs(seq, true), 1)
+                      : std::move(source));
 }
 
 class Longformer : public PatternMethod<Options> {

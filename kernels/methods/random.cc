@@ -80,6 +80,7 @@ class Random : public PatternMethod<Options> {
       lists.R = sent.SeqShape(seq.p)[2];
     } else {
       lists.R = std::min(*o.num_random, seq.Nk);  // a short packed sequence lists all its keys
+      lists.is_drawn = true;
       lists.seed = o.seed;
     }
     return EachHead(seq, rule, [&](int64_t head) {

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "kernels/methods/pattern/method.h"
-#include "kernels/ops/ops.h"
+#include "kernels/ops/composed.h"
 #include "kernels/pattern/shapes/windows.h"
 
 namespace attnd {
@@ -107,6 +107,8 @@ class ReluAttention : public PatternMethod<Options> {
 
   // [B,H,Nq]: attention with weights and values of 1; a bias only hides.
   static Tensor VisibleKeys(Ops& ops, const Inputs& in, const Options& o) {
+    // The visible pairs and FLOPs of a request are those of its attention.
+    const Uncounted counting(ops);
     std::vector<Shape> q, k, counts;
     for (const ProblemShape& p : in.problems) {
       q.push_back({p.B, p.H, p.Nq, 1});
@@ -125,7 +127,7 @@ class ReluAttention : public PatternMethod<Options> {
     const PatternOptions plain{.scale = 1, .causal = o.causal};
     const auto all = [](const SeenSeq& seq) { return AllHeads(AllKeys(seq)); };
     const Outputs seen = PatternAttend(ops, ones, plain, all, {.weighting = Weighting::kIdentity});
-    return ops.Stop(ops.Reshape(seen.out, counts));
+    return ops.Reshape(seen.out, counts);
   }
 
   // x^power of counts; 0 of 0.

@@ -38,7 +38,7 @@ PatternSource MeanOfHeads(const SeenSeq& r, const Options& o) {
   };
   source.visible_pairs = mean(near.visible_pairs, source.visible_pairs);
   source.visible_tiles = mean(near.visible_tiles, source.visible_tiles);
-  source.is_counted = false;
+  source.is_counted = source.knows_pairs = false;
   return source;
 }
 

@@ -18,13 +18,15 @@ class Uncounted {
       : ops_(ops),
         recording_(ops.recording()),
         pairs_(ops.stream().work().visible_pairs),
-        flops_(ops.stream().work().flops) {
+        flops_(ops.stream().work().flops),
+        estimates_pairs_(ops.estimates_pairs()) {
     ops.set_recording(false);
   }
   ~Uncounted() {
     ops_.set_recording(recording_);
     ops_.stream().work().visible_pairs = pairs_;
     ops_.stream().work().flops = flops_;
+    ops_.EstimatePairs(estimates_pairs_);
   }
   Uncounted(const Uncounted&) = delete;
   Uncounted& operator=(const Uncounted&) = delete;
@@ -33,6 +35,7 @@ class Uncounted {
   Ops& ops_;
   const bool recording_;
   const double pairs_, flops_;
+  const bool estimates_pairs_;
 };
 
 // One elementwise launch into a tensor that exists and may be an operand; empty operands: absent.

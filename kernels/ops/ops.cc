@@ -210,7 +210,10 @@ AttendSeq Ops::Seq(int64_t nq, int64_t nk, const std::vector<PatternSource>& hea
     seq.gathers = seq.gathers || head.gathers;
     seq.is_listed = head.is_listed;
     seq.longest_list = std::max(seq.longest_list, head.longest_list);
-    seq.is_counted = seq.is_counted && (head.is_counted || !stream_.is_dry());
+    if (stream_.is_dry()) {
+      seq.is_counted = seq.is_counted && head.is_counted;
+      if (!head.knows_pairs) EstimatePairs();
+    }
     const auto [known, is_added] = patterns.try_emplace(head.key);
     const bool is_new = is_added || head.key.empty();
     if (is_new) {

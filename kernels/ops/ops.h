@@ -190,6 +190,9 @@ class Ops {
   // AttendGradArgs::is_deterministic of all launches.
   void set_deterministic(bool on) { is_deterministic_ = on; }
   bool is_deterministic() const { return is_deterministic_; }
+  // Of a dry run: Work::visible_pairs depends on what a plan does not read or describe.
+  void EstimatePairs(bool on = true) { estimates_pairs_ = on; }
+  bool estimates_pairs() const { return estimates_pairs_; }
   // Whether the run is asked for gradients: what a formula returns, and no gradient rule reads,
   // need not be computed.
   bool wants_gradients_alone() const { return tape_ != nullptr && recording_; }
@@ -237,6 +240,7 @@ class Ops {
   bool stands_for_several_ = false;
   bool recording_ = true;
   bool is_deterministic_ = true;
+  bool estimates_pairs_ = false;
 };
 
 // Shapes, layouts and views of a tensor's problems.

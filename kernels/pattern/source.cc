@@ -103,7 +103,7 @@ PatternSource WithinSegments(const PatternSource& source, std::span<const int32_
                              .term_bytes = source.term_bytes};
   PatternSource result =
       SourceOf(source.Nq, source.Nk, "segments", std::move(segments), counts, SpecOf);
-  result.is_counted = false;
+  result.is_counted = result.knows_pairs = false;
   result.gathers = source.gathers;
   return result;
 }

@@ -23,10 +23,11 @@ namespace attnd {
 struct PatternSource {
   int64_t Nq = 0, Nk = 0;    // rows of q and k
   std::string key;           // equal keys mean equal patterns; holds Nq, Nk and every parameter
-  double visible_pairs = 0;  // exact if is_counted
+  double visible_pairs = 0;  // exact if knows_pairs
   double visible_tiles = 0;  // about, rather more than fewer, for predictions and for the memory
                              // of a device that stores tiles
-  bool is_counted = true;    // false: estimates; CountsOf counts the built pattern
+  bool knows_pairs = true;   // false: values that a plan does not read decide, or draws
+  bool is_counted = true;    // false: tiles are estimates; CountsOf counts the built pattern
   bool gathers = false;      // it may have a gather order
   bool is_listed = false;    // Pattern::is_listed
   int64_t longest_list = 0;  // then: the most keys that a query lists

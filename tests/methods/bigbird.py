@@ -129,7 +129,7 @@ METHOD = pattern_method(
     own=("rand_blocks",),
     lacks=("cross",),
     good_options=itc(2, 1),
-    plans_pairs=lambda o: False,
+    plans_pairs=lambda t, o: o.get("num_random_blocks", 3) == 0 and "rand_blocks" not in t,
     peers=[
         "google-research/bigbird bigbird_block_sparse_attention, multiset (needs TensorFlow)",
         "transformers BigBirdBlockSparseAttention, in eval mode rand_blocks = 0 (needs PyTorch)",

@@ -108,7 +108,7 @@ METHOD = pattern_method(
     good_options={},
     # With N = 6 and 7 and blocks of 64 there is one of each.
     good_tensors={"layout": zeros(1, 1, 1, dtype=np.uint8) + np.uint8(1)},
-    plans_pairs=lambda o: False,
+    plans_pairs=lambda t, o: False,
     peers=[
         "DeepSpeed sparsity_config make_layout, through a dense mask (needs PyTorch)",
         "flex_attention with BlockMask.from_kv_blocks (needs PyTorch)",

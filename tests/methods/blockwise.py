@@ -81,6 +81,7 @@ METHOD = pattern_method(
     options={"num_blocks": "int", "identity_heads": "int"},
     own=("perm",),
     good_options=blocks(2),
+    plans_pairs=lambda t, o: "perm" not in t,
     peers=[
         "block_sparse with layout[h,t,perm[h,t]] = 1, where num_blocks divides N",
         "flex_attention, mask perm[h, i // bs] == j // bs (needs PyTorch)",

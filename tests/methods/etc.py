@@ -260,7 +260,8 @@ METHOD = pattern_method(
     own_differentiable=(*LEARNED, "k_global", "v_global"),
     lacks=("causal", "alibi", "cross", "packed"),
     good_options=GOOD_OPTIONS,
-    plans_pairs=lambda o: False,
+    plans_pairs=lambda t, o: "long_example_ids" not in t and (
+        "sentence_ids" not in t or not (o.get("hard_l2g", False) or o.get("hard_g2l", False))),
     peers=[
         "etcmodel layers.attention QkvRelativeLocalAttention, QkvRelativeAttention"
         " (needs TensorFlow)",

@@ -65,6 +65,7 @@ def load():
             ctypes.POINTER(i64), integer, pointer)
     declare(lib, "attnd_plan", integer, pointer, pointer)
     declare(lib, "attnd_call_workspace_bytes", i64, pointer)
+    declare(lib, "attnd_call_estimates_pairs", integer, pointer)
     for name in ("flops", "pairs", "seconds"):
         declare(lib, f"attnd_call_{name}", real, pointer)
     declare(lib, "attnd_execute", integer, pointer, ctypes.POINTER(pointer), integer)
@@ -106,6 +107,7 @@ class Reply:
     peak_bytes: int  # of the whole batch
     pairs: float
     flops: float
+    estimates_pairs: bool  # of the plan: its pairs and FLOPs are estimates
     planned_seconds: float
     seconds: float  # of the whole batch, planning included
 
@@ -159,6 +161,7 @@ class Engine:
         lib = self.lib
         return Reply(outputs, bnhd, lib.attnd_call_workspace_bytes(handle), peak,
                      lib.attnd_call_pairs(handle), lib.attnd_call_flops(handle),
+                     bool(lib.attnd_call_estimates_pairs(handle)),
                      lib.attnd_call_seconds(handle), seconds)
 
     def outputs(self, handle):

@@ -114,7 +114,7 @@ METHOD = pattern_method(
     own=("global_mask", *GLOBAL_NAMES.values()),
     own_differentiable=GLOBAL_NAMES.values(),
     good_options={},
-    plans_pairs=lambda o: False,
+    plans_pairs=lambda t, o: "global_mask" not in t,
     peers=[
         "allenai/longformer LongformerSelfAttention (needs PyTorch)",
         "transformers LongformerSelfAttention, attention_window = 2 window (needs PyTorch)",

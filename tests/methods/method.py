@@ -93,9 +93,9 @@ class Method:
     # Described, but not served: options are refused unless at their default, tensors always.
     unserved_options: frozenset[str] = frozenset()
     unserved_tensors: frozenset[str] = frozenset()
-    # Whether a plan gives the number of visible pairs under these options. Elsewhere tensors decide
-    # and the call counts them.
-    plans_pairs: typing.Callable[[dict], bool] = lambda options: True
+    # Whether a plan gives the number of visible pairs of these tensors and options, segments apart.
+    # Elsewhere their values or draws decide, the plan says that it estimates, and a call counts.
+    plans_pairs: typing.Callable[[dict, dict], bool] = lambda t, o: True
 
     # --- right answers ---
     oracle: Oracle

@@ -144,7 +144,7 @@ METHOD = pattern_method(
     options={"num_random": "int", "include_self": "bool", "per_head": "bool", "seed": "int"},
     own=("rand_keys",),
     good_options=drawn(3),
-    plans_pairs=lambda o: False,
+    plans_pairs=lambda t, o: "rand_keys" not in t and not o.get("include_self", False),
     peers=[
         "xformers components.attention.RandomAttention, its mask sent as rand_keys (needs PyTorch)",
     ],

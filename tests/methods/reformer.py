@@ -248,7 +248,7 @@ METHOD = Method(
     square=True,
     shares_qk=lambda options: True,
     decides=("q",),
-    plans_pairs=lambda options: False,
+    plans_pairs=lambda t, o: t["q"].shape[2] <= o.get("chunk_len", 128),
     peers=["reformer_pytorch LSHAttention (needs PyTorch)",
            "transformers LSHSelfAttention (needs PyTorch)"],
     fit_sizes=long_enough,

@@ -41,11 +41,6 @@ def fixed(s, c, verts=None, **more):
     return {"stride": s, "summary": c} | ({} if verts is None else {"num_verts": verts}) | more
 
 
-def plans_pairs(o):
-    """False where a plan's pairs are approximate: with summary rows, or a short last segment."""
-    return not (o.get("horizontal", False) or o.get("tail_summary", False))
-
-
 PARTS = "part must be one of union, segment, summary, alternate"
 
 
@@ -55,7 +50,6 @@ METHOD = pattern_method(
     options={"stride": "int", "summary": "int", "num_verts": "int", "part": "enum",
              "horizontal": "bool", "tail_summary": "bool"},
     good_options=fixed(3, 1),
-    plans_pairs=plans_pairs,
     peers=[
         "openai/sparse_attention get_blocksparse_obj, mode fixed (needs TensorFlow)",
         "DeepSpeed FixedSparsityConfig(different_layout_per_head=True), its layout (needs PyTorch)",

@@ -10,8 +10,8 @@ import pytest
 from tests.methods import harness, library
 from tests.methods.cases import LAID_OUT, Case, tensors
 from tests.methods.harness import (case_params, engine, fit, fit_to_options, method_params,
-                                   methods, on_every_isa, request, same_bits,
-                                   visible_params)
+                                   methods, on_every_isa, request, same_bits, suited,
+                                   unpacked_batches, visible_params)
 from tests.methods.tolerance import check_bound, check_ratio
 
 LENGTHS = (0, 1, 63, 64, 65, 131)
@@ -49,12 +49,6 @@ def test_forward(method, case, dtype, isa):
                     want.terms[name], dtype, unit)
         if case.ratio:
             check_ratio(name, got, want.want[name], want.plain[name], want.sums[name])
-
-
-def unpacked_batches(method):
-    """A case with the options of each of `batches`, and `tensor_batches` but packed ones."""
-    of_options = [Case(f"{i}", options=o) for i, o in enumerate(method.batches)]
-    return of_options + [c for c in method.tensor_batches if not (c.packed or c.segments)]
 
 
 def batch_params(methods, id, **sizes):
@@ -120,14 +114,52 @@ def test_golden(method, golden, isa):
 def test_visible_pairs(method, case, pairs):
     """The plan counts pairs in closed form, forward and backward, without data. Where data decide
     what is visible, the call counts them."""
-    both = tensors(harness.suited(method, case), "f32", gradients=True)
+    both = tensors(suited(method, case), "f32", gradients=True)
     forward = {name: x for name, x in both.items() if not name.startswith("grad_")}
     for t, backward in ((forward, False), (both, True)):
         call = request(method, case, t, backward)
         planned = engine("").plan(call).pairs
         executed = engine("").execute([call])[0].pairs
         assert executed == pairs
-        assert planned == pairs or not method.plans_pairs(case.options)
+        assert planned == pairs or not method.plans_pairs(t, case.options)
+
+
+@pytest.mark.parametrize("method, case", method_params("cases"))
+def test_plans_count_as_runs_do(method, case):
+    """Symptom: estimates of pairs and FLOPs were 0 or too many times what a run counts, where no
+    data decide, and nothing said so where data do."""
+    for backward in (False, True) if case.backward else (False,):
+        t = tensors(suited(method, case), "f32", gradients=backward)
+        call = request(method, case, t, backward)
+        plan = engine("").plan(call)
+        if method.plans_pairs(t, case.options) and "segment_ids_q" not in t:
+            assert not plan.estimates_pairs
+        if not plan.estimates_pairs:
+            counted = engine("").execute([call])[0]
+            assert plan.pairs == counted.pairs
+            assert plan.flops == pytest.approx(counted.flops, rel=1e-9)
+
+
+@pytest.mark.parametrize("sequences, is_estimate", [(1000, False), (1100, True)])
+def test_plans_of_many_lengths_say_that_they_estimate(sequences, is_estimate):
+    """A plan describes at most 1024 different lengths; of more it rounds them up."""
+    t = {name: np.zeros((sequences, 1, n, 1), np.float32)
+         for name, n in (("q", 1), ("k", sequences), ("v", sequences))}
+    t["kv_lengths"] = np.arange(1, sequences + 1, dtype=np.int32)
+    plan = engine("").plan(library.Request("softmax", t))
+    exact = sequences * (sequences + 1) / 2
+    assert plan.estimates_pairs == is_estimate
+    assert exact <= plan.pairs <= exact * (1.01 if is_estimate else 1)
+
+
+def test_flops_with_counted_lengths_are_those_of_the_attention():
+    """Symptom: 2,312 FLOPs forward and none backward, and twice the pairs in an estimate."""
+    x = np.ones((2, 1, 17, 16), np.float32)
+    t, options = {"q": x, "k": x, "v": x}, {"length_norm": "visible"}
+    for more, flops in ({}, 36992), ({"grad_out": x}, 92480):
+        call = library.Request("relu_attention", t | more, options, backward=bool(more))
+        for reply in engine("").plan(call), engine("").execute([call])[0]:
+            assert (reply.pairs, reply.flops) == (578, flops)
 
 
 def ragged(method, options, dtype, backward, like=None):

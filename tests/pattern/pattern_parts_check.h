@@ -147,7 +147,7 @@ inline void AddPart(const PatternSeq& seq, const PatternSource& source, Expanded
     EXPECT_EQ(CountsOf(p, seq.lengths).pairs, static_cast<double>(pairs));
   }
   EXPECT_EQ(p.listed_again, 0);
-  if (source.is_counted) {
+  if (source.knows_pairs) {
     EXPECT_EQ(source.visible_pairs, static_cast<double>(pairs));
   }
   // Predictions for patterns of a few tiles have the right order of magnitude.

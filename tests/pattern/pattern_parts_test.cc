@@ -24,7 +24,7 @@ double PairsOf(const PatternParts& parts) {
   double pairs = 0;
   for (const PatternSource& part : parts) {
     pairs += static_cast<double>(part.build().visible_pairs);
-    if (part.is_counted) {
+    if (part.knows_pairs) {
       EXPECT_EQ(part.visible_pairs, static_cast<double>(part.build().visible_pairs));
     }
   }

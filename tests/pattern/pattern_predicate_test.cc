@@ -195,6 +195,7 @@ TEST(PatternPredicate, IntersectedSourcesCountAfterTheBuild) {
   const PatternSource causal = BandSource(130, 130, kUnbounded, 0, {100, 100});
   const PatternSource source = WithinSegments(causal, ids, ids);
   EXPECT_FALSE(source.is_counted);
+  EXPECT_FALSE(source.knows_pairs);
   EXPECT_EQ(source.visible_pairs, 100 * 101 / 2);
   const Pattern pattern = source.build();
   EXPECT_EQ(pattern.visible_pairs, 70 * 71 / 2 + 60 * 61 / 2);

@@ -45,6 +45,7 @@ ScanSeqs WholeScanSeqs(Ops& ops, const Inputs& in, bool causal) {
     std::vector<ScanSeq>& of_problem = seqs.emplace_back();
     const auto groups =
         is_planned ? SeqGroupsOf(p, MostPlanned(ops, kPlannedSeqs)) : SeqRunsOf(p, false);
+    if (AreRounded(groups)) ops.EstimatePairs();
     for (const SeqGroup& g : groups) {
       AddSeqs(SeqOf(p, g.lengths, causal), g.count, is_planned, &of_problem);
     }

@@ -108,6 +108,7 @@ void CountMixedPairs(Ops& ops, const Inputs& in, bool causal) {
     for (const SeqGroup& group : SeqGroupsOf(p, static_cast<size_t>(p.B))) pairs += of(group);
   }
   ops.stream().work().visible_pairs = pairs;
+  ops.EstimatePairs(false);
 }
 
 }  // namespace attnd

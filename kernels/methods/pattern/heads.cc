@@ -14,7 +14,7 @@ HeadParts SomeHeads(int64_t count, int64_t step,
     heads.push_back(parts(h));
     for (PatternSource& part : heads.back()) {
       part = OfHeads(std::move(part), step);
-      if (step > 1) part.is_counted = false;
+      if (step > 1) part.is_counted = part.knows_pairs = false;
     }
   }
   return heads;
@@ -32,7 +32,11 @@ HeadParts PlannedHeads(const SeenSeq& seq, const HeadRule& rule,
   const int64_t described = is_periodic ? rule.period : rule.count;
   if (described <= seq.most_sources / rule.work) return SomeHeads(described, 1, parts);
   if (rule.bound) return AllHeads(rule.bound());
-  if (rule.period > 0) return SomeHeads(rule.period, 1, parts);  // about
+  if (rule.period > 0) {
+    HeadParts heads = SomeHeads(rule.period, 1, parts);  // about
+    for (PatternSource& part : heads[0]) part.knows_pairs = false;
+    return heads;
+  }
   return SomeHeads(described, (described + seq.most_sources - 1) / seq.most_sources, parts);
 }
 

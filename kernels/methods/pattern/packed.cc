@@ -29,12 +29,14 @@ std::vector<SeqGroup> SequencesOf(const ProblemShape& problem) {
   return sequences;
 }
 
-Cuts CutsOf(const Inputs& in, bool is_planned) {
+Cuts CutsOf(Ops& ops, const Inputs& in) {
+  const bool is_planned = ops.stream().is_dry();
   Cuts cuts;
   for (const ProblemShape& problem : in.problems) {
     std::vector<SeqGroup> sequences = SequencesOf(problem);
     if (is_planned) {
       sequences = Alike(std::move(sequences), kPlannedProblems, {problem.Nq, problem.Nk});
+      if (AreRounded(sequences)) ops.EstimatePairs();
       cuts.counts.emplace_back();
     }
     std::vector<int64_t>& queries = cuts.queries.emplace_back(1, 0);
@@ -116,7 +118,7 @@ Tensor Sequences(Ops& ops, const Tensor& x, absl::string_view declared, const Cu
 Outputs ForSequences(Ops& ops, const Inputs& in, std::span<const TensorInfo> inputs,
                      const PatternFormula& formula) {
   if (!in.tensors.contains(kCuQ)) return formula(in);
-  const Cuts cuts = CutsOf(in, ops.stream().is_dry());
+  const Cuts cuts = CutsOf(ops, in);
   const auto& [queries, keys, counts] = cuts;
   std::vector<ProblemShape> problems;
   for (size_t p = 0; p < in.problems.size(); ++p) {

@@ -73,7 +73,7 @@ class SeqMaker {
     const HostCost segments = CostOf(seq.Nq, seq.Nk, {});
     planned.host.bytes += segments.bytes;
     planned.host.seconds += segments.seconds;
-    planned.is_counted = false;
+    planned.is_counted = planned.knows_pairs = false;
     return planned;
   }
   PatternSource Segmented(const PatternSource& source, const SeenSeq& seq) const {
@@ -155,6 +155,7 @@ PatternSeqs SeqsOf(Ops& ops, const Inputs& in, bool causal, const std::vector<bo
     };
     if (ops.stream().is_dry()) {
       const std::vector<SeqGroup> groups = PlannedSeqs(in, p);
+      if (AreRounded(groups)) ops.EstimatePairs();
       maker.Share(groups.size() * in.problems.size());
       // A group of several may hold lengths that were rounded.
       shares_pattern = !may_differ && groups.size() == 1;

@@ -108,12 +108,29 @@ PatternSource WholeSource(const WholeKeys& w, const Lengths& rows) {
   if (w.in_buckets) counts.slot_bytes += 8 * (w.round + 1);
   PatternSource source = SourceOf(w.N, w.N, "reformer whole", w, counts, SpecOf);
   if (!w.in_buckets) return source;
+  source.knows_pairs = false;
   constexpr double kPatternSeconds = 7e-6, kBucketsSeconds = 4e-7;  // of a tile in a round
   const double masks = counts.tiles * static_cast<double>(w.round + 1) * kBucketsSeconds;
   source.is_counted = false;
   source.host.seconds += kPatternSeconds + masks;
   source.mask_seconds = masks;
   return source;
+}
+
+// For a plan: pairs that a round shows where each row has `shown` of the other keys in its chunks,
+// about: as if rows were hashed at random, and rounds independent of each other.
+double PairsOfRound(const O& o, int64_t N, const Lengths& rows, double shown) {
+  const auto others = static_cast<double>(std::max<int64_t>(rows.nk - 1, 1));
+  double share = std::min(shown / others, 1.0);
+  if (!o.attend_across_buckets) {
+    double buckets = 1;
+    for (const int64_t factor : BucketFactors(o, N)) buckets *= static_cast<double>(factor);
+    share = std::min(share, 1 / buckets);
+  }
+  const auto rounds = static_cast<double>(o.n_hashes);
+  // A round hides what earlier ones show: the mean of all.
+  if (o.dedup) share = (1 - std::pow(1 - share, rounds)) / rounds;
+  return static_cast<double>(rows.nq) * others * share / (o.causal ? 2 : 1);
 }
 
 // Makes the parts of one sequence after the other.
@@ -150,6 +167,10 @@ class SeqMaker {
         if (!is_shared && h < heads.size()) keys.head = heads[h];
         sources.push_back(WholeSource(keys, rows));
       }
+      if (ops_.stream().is_dry() && !is_shared) {
+        sources[0].visible_pairs =
+            PairsOfRound(o_, problem.Nq, rows, static_cast<double>(rows.nk - 1));
+      }
       parts.push_back(Seq(problem, rows, std::move(sources), is_shared));
     }
     for (int64_t round = 0; w.has_rest && round < o_.n_hashes && ops_.status().ok(); ++round) {
@@ -159,6 +180,9 @@ class SeqMaker {
       }
       if (ops_.stream().is_dry()) {
         sources = {PlannedReformerRound(problem.Nk, Described(problem, rows, w))};
+        const int64_t chunks = w.hi - w.lo + 1;
+        sources[0].visible_pairs =
+            PairsOfRound(o_, problem.Nq, rows, static_cast<double>(chunks * o_.chunk_len - 1));
       }
       parts.push_back(Seq(problem, rows, std::move(sources), /*is_shared=*/false));
     }
@@ -283,6 +307,7 @@ ReformerSeqs ReformerSeqsOf(Ops& ops, const Inputs& in, const O& o,
     far_shapes.push_back({problem.B, problem.H, ReformerFarRows(problem, o)});
     if (!is_dry) far[p].reserve(static_cast<size_t>(far_shapes[p].size()));
     const std::vector<SeqGroup> groups = GroupsOf(in, p, is_dry);
+    if (AreRounded(groups)) ops.EstimatePairs();
     auto parts = static_cast<size_t>(ReformerPartsOf(problem, o));
     for (const SeqGroup& group : groups) {  // a plan may have rounded lengths
       const auto own = WindowsOf(ReformerRows(problem, group.lengths).nk, o).Parts(o);

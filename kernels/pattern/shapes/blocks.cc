@@ -214,7 +214,7 @@ PatternSource BlockSource(const PatternSeq& seq, BlockRows listed, bool multiset
   }
   PatternSource source =
       SourceOf(seq.Nq, seq.Nk, "blocks", Layout{OrderOf(seq), shared, multiset}, counts, SpecOf);
-  source.is_counted = !seq.causal;
+  source.is_counted = source.knows_pairs = !seq.causal;
   return source;
 }
 
@@ -229,6 +229,38 @@ int64_t BigBird::InnerRows(int64_t N) const {
 }
 
 namespace {
+
+// Positions [begin, end) are those of inner rows; all others see and are seen by all.
+struct InnerPositions {
+  int64_t begin = 0, end = 0;
+  Lengths Of(const Lengths& n) const {
+    return {Within(begin, end - begin, n.nq), Within(begin, end - begin, n.nk)};
+  }
+};
+
+InnerPositions InnerOf(const BigBird& bird, int64_t N) {
+  const int64_t nb = bird.Blocks(N), left = std::min(bird.left, nb);
+  const int64_t begin = std::min(bird.globals + left * bird.block, N);
+  return {begin, std::min(begin + bird.InnerRows(N) * bird.block, N)};
+}
+
+// Exact without random blocks. Of these, as if those that are hidden otherwise were all alike.
+double BigBirdPairs(const BigBird& bird, const PatternSeq& seq) {
+  const int64_t last = seq.causal ? 0 : kUnbounded;
+  const Lengths inner = InnerOf(bird, seq.Nk).Of(seq.lengths);
+  const int64_t half = std::min(bird.half_window, bird.Blocks(seq.Nk));
+  const Window near{.block = bird.block,
+                    .before = half * bird.block,
+                    .after = half * bird.block,
+                    .causal = seq.causal};
+  const double hidden =
+      BandPairs(inner, kUnbounded, last) - WindowPairs(inner, Canonical(inner.nq, inner.nk, near));
+  const auto rows = static_cast<double>(bird.InnerRows(seq.Nk));
+  const auto width = static_cast<double>(2 * half + 1);
+  const double others = std::max(rows - width, 1.0);  // of the blocks that a row could draw
+  const double drawn = std::min(static_cast<double>(bird.r) / others, 1.0);
+  return BandPairs(seq.lengths, kUnbounded, last) - hidden * (1 - drawn);
+}
 
 // About, as if random blocks met neither each other nor other ones.
 double BigBirdTiles(const BigBird& bird, int64_t nb, const Lengths& lengths) {
@@ -257,26 +289,19 @@ double BigBirdTiles(const BigBird& bird, int64_t nb, const Lengths& lengths) {
 }  // namespace
 
 PatternSource BigBirdSource(const PatternSeq& seq, BigBird bird) {
-  const int64_t b = bird.block = std::min(bird.block, kFar);
-  const int64_t g = bird.globals, nb = bird.Blocks(seq.Nk);
-  // An estimate: as if random blocks met no other ones.
-  const double seen =
-      static_cast<double>(std::min(2 * bird.half_window + 1 + bird.left + bird.right + bird.r, nb));
-  const double whole = static_cast<double>(std::min(bird.left + bird.right, nb));
-  const double inner = static_cast<double>(nb) - whole;
-  PatternCounts counts{.pairs = (inner * seen + whole * static_cast<double>(nb)) *
-                                static_cast<double>(b) * static_cast<double>(b)};
-  const double all = static_cast<double>(seq.lengths.nq) * static_cast<double>(seq.lengths.nk);
-  counts.pairs += static_cast<double>(g) * static_cast<double>(seq.lengths.nq + seq.lengths.nk);
-  counts.pairs = std::min(counts.pairs, all);
+  bird.block = std::min(bird.block, kFar);
+  const int64_t nb = bird.Blocks(seq.Nk);
+  PatternCounts counts{.pairs = BigBirdPairs(bird, seq)};
   counts.tiles = BigBirdTiles(bird, nb, seq.lengths);
   if (bird.multiset) counts.term_bytes = sizeof(float);
   // Drawing a block and sorting it into its row. A run of blocks takes 12 bytes, three times that
   // while its list grows.
   const double listed = static_cast<double>(nb) * static_cast<double>(bird.r + 4);
+  const bool draws = bird.r > 0 && bird.InnerRows(seq.Nk) > 0;
   PatternSource source = SourceOf(seq.Nq, seq.Nk, "bigbird",
                                   BirdLayout{OrderOf(seq), std::move(bird)}, counts, SpecOf);
   source.is_counted = false;
+  source.knows_pairs = !draws;
   source.host.bytes += static_cast<int64_t>(48 * listed);
   source.host.seconds += 8e-8 * listed;
   return source;

@@ -182,20 +182,28 @@ PatternSource EtcSource(const PatternSeq& seq, Etc etc, Half half) {
   etc.hard_l2g = has_longs && etc.hard_l2g;
   etc.hard_g2l = has_globals && etc.hard_g2l;
   etc.radius = std::min(etc.radius, kFar);
+  // Of the first `n` long positions, those whose sentence is below `places`.
+  const auto in_sentences = [&](int64_t n, int64_t places) {
+    return ng == 0 ? 0 : std::min(n, CeilDiv(places * (N - ng), ng));
+  };
   if (has_longs) {
     const Window window =
         Canonical(longs.nq, longs.nk, {.before = etc.radius, .after = etc.radius});
-    counts.pairs =
-        WindowPairs(longs, window) + static_cast<double>(longs.nq * below(seq.lengths.nk));
+    const int64_t places = below(seq.lengths.nk);
+    const int64_t far = etc.hard_l2g ? in_sentences(longs.nq, places) : longs.nq * places;
+    counts.pairs = WindowPairs(longs, window) + static_cast<double>(far);
     counts.tiles =
         WindowTiles(longs, window) + static_cast<double>(Tiles(longs.nq) * (Tiles(ng) + 1));
   }
   if (has_globals) {
     const int64_t rows = below(seq.lengths.nq);
-    counts.pairs += static_cast<double>(rows) * static_cast<double>(seq.lengths.nk);
+    const int64_t far = etc.hard_g2l ? in_sentences(longs.nk, rows) : rows * longs.nk;
+    counts.pairs += static_cast<double>(rows * below(seq.lengths.nk) + far);
     counts.tiles += static_cast<double>(Tiles(rows) * Tiles(seq.lengths.nk));
   }
   const bool has_examples = std::exchange(etc.has_examples, false);
+  const bool has_sentences =
+      std::exchange(etc.has_sentence_ids, false) || !etc.sentence_ids.empty();
   const int64_t sent_ids = std::exchange(etc.sent_ids, 0);
   const std::vector<int32_t> examples = Examples(etc);
   etc.long_examples = etc.global_examples = {};
@@ -210,6 +218,7 @@ PatternSource EtcSource(const PatternSeq& seq, Etc etc, Half half) {
     source.host.seconds += more.seconds;
   }
   source.is_counted = !is_hard && !has_examples;
+  source.knows_pairs = !(is_hard && has_sentences) && !has_examples;
   return examples.empty() ? source : WithinSegments(source, examples, examples);
 }
 

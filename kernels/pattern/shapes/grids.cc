@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "kernels/pattern/base/tiles.h"
 #include "kernels/pattern/builder.h"
@@ -63,6 +64,29 @@ PatternSpec SpecOf(const Line& line) {
   return made;
 }
 
+// Pairs of `nq` queries and `nk` keys of a line, which begin at its first cell.
+double OfLine(int64_t nq, int64_t nk, bool causal) {
+  return BandPairs({nq, nk}, kUnbounded, causal ? 0 : kUnbounded);
+}
+
+// Exact. A line has a cell in each of `length` rows of `step` cells; lengths cut the lines of one
+// stretch of rows.
+double LinePairs(const Lengths& n, int64_t length, int64_t step, bool causal) {
+  const int64_t stretch = length * step, whole = std::min(n.nq / stretch, n.nk / stretch);
+  const double pairs = static_cast<double>(whole * step) * OfLine(length, length, causal);
+  // Of the next stretch: whole rows, and the cells of a row that is cut.
+  const int64_t q = std::min(n.nq - whole * stretch, stretch);
+  const int64_t k = std::min(n.nk - whole * stretch, stretch);
+  const auto of_lines = [&](int64_t lines, bool longer_q, bool longer_k) {
+    return static_cast<double>(lines) *
+           OfLine(q / step + (longer_q ? 1 : 0), k / step + (longer_k ? 1 : 0), causal);
+  };
+  const int64_t more_q = q % step, more_k = k % step;
+  const int64_t both = std::min(more_q, more_k), one = std::max(more_q, more_k) - both;
+  return pairs + of_lines(both, true, true) + of_lines(one, more_q > more_k, more_k > more_q) +
+         of_lines(step - both - one, false, false);
+}
+
 PatternSource LineSource(const PatternSeq& seq, std::span<const int64_t> grid, int64_t axis,
                          const LineKind& kind) {
   const auto [with_self, is_labelled] = kind;
@@ -72,8 +96,9 @@ PatternSource LineSource(const PatternSeq& seq, std::span<const int64_t> grid, i
       std::all_of(grid.begin() + axis + 1, grid.end(), [](int64_t extent) { return extent == 1; });
   const PatternSource natural = WindowSource(seq.Nq, seq.Nk, line, seq.lengths);
   if (is_inner && with_self && !is_labelled) return natural;
-  // An estimate where lengths cut lines: these count like lines of the inner axis.
-  PatternCounts counts{natural.visible_pairs, natural.visible_tiles};
+  // Tiles are an estimate where lengths cut lines: these count like lines of the inner axis.
+  PatternCounts counts{LinePairs(seq.lengths, length, StepAlong(grid, axis), seq.causal),
+                       natural.visible_tiles};
   if (!with_self) {
     counts.pairs -= static_cast<double>(std::min(seq.lengths.nq, seq.lengths.nk));
   }
@@ -87,39 +112,67 @@ PatternSource LineSource(const PatternSeq& seq, std::span<const int64_t> grid, i
   return source;
 }
 
-// Positions that the positions of one axis see before their block, in it and behind it, summed.
-struct AxisSums {
-  double before = 0, own = 0, behind = 0;
-  double squares = 0;  // of the sizes of all blocks
+// Rows or columns [begin, end) of an image.
+struct Stretch {
+  int64_t begin = 0, end = 0;
 };
 
-// first + (first + step) + .., `count` terms, none above `cap`.
-double CappedSum(int64_t count, int64_t first, int64_t step, int64_t cap) {
-  const int64_t below = first > cap ? 0 : std::min(count, (cap - first) / step + 1);
-  const auto n = static_cast<double>(below);
-  return n * static_cast<double>(first) + static_cast<double>(step) * n * (n - 1) / 2 +
-         static_cast<double>(count - below) * static_cast<double>(cap);
+// Of queries and keys in stretches of one axis, those that see each other along it.
+using AlongAxis = std::function<double(const Stretch& q, const Stretch& k)>;
+
+AlongAxis SeenAlong(const Window& window) {
+  return [window](const Stretch& q, const Stretch& k) {
+    const auto below = [&](int64_t nq, int64_t nk) { return WindowPairs({nq, nk}, window); };
+    return below(q.end, k.end) - below(q.begin, k.end) - below(q.end, k.begin) +
+           below(q.begin, k.begin);
+  };
 }
 
-// Whole blocks, and a short one at the end, whose flange begins where a whole block would end.
-AxisSums SumsOf(int64_t n, int64_t block, int64_t flange) {
-  const int64_t whole = n / block, rest = n % block;
-  const auto size = static_cast<double>(block), tail = static_cast<double>(rest);
-  const double squares = static_cast<double>(whole) * size * size + tail * tail;
-  return {.before = size * CappedSum(whole, 0, block, flange) +
-                    tail * static_cast<double>(std::min(flange, n - rest)),
-          .own = squares,
-          .behind = size * CappedSum(whole, rest, block, flange),
-          .squares = squares};
+// The cells [0, n) of an image as whole rows and a part of the next one.
+struct RasterCells {
+  Stretch rows[2], columns[2];
+};
+RasterCells RasterOf(int64_t n, int64_t width) {
+  const int64_t rows = n / width;
+  return {{{0, rows}, {rows, rows + 1}}, {{0, width}, {0, n % width}}};
 }
 
-// Causal or not; exact for a whole image.
-double ImagePairs(const ImageBlocks& m, bool causal) {
-  const AxisSums y = SumsOf(m.height, m.block_height, m.flange_height);
-  const AxisSums x = SumsOf(m.width, m.block_width, m.flange_width);
-  if (!causal) return (y.before + y.own + y.behind) * (x.before + x.own + x.behind);
-  const double own = (y.squares * x.squares + static_cast<double>(m.height * m.width)) / 2;
-  return y.before * (x.before + x.own + x.behind) + y.own * x.before + own;
+// Pairs whose rows see each other along y, and whose columns along x.
+double RasterPairs(const Lengths& n, int64_t width, const AlongAxis& y, const AlongAxis& x) {
+  const RasterCells q = RasterOf(n.nq, width), k = RasterOf(n.nk, width);
+  double pairs = 0;
+  for (int i = 0; i < 2; ++i) {
+    for (int j = 0; j < 2; ++j) {
+      pairs += y(q.rows[i], k.rows[j]) * x(q.columns[i], k.columns[j]);
+    }
+  }
+  return pairs;
+}
+
+// Causal or not; exact.
+double ImagePairs(const ImageBlocks& m, bool causal, const Lengths& n) {
+  const auto around = [](int64_t block, int64_t flange) {
+    return SeenAlong({.block = block, .before = flange, .after = flange});
+  };
+  // Before the own block, and in it up to the query.
+  const auto before = [](int64_t block, int64_t flange) {
+    return SeenAlong({.block = block, .before = flange, .after = -block});
+  };
+  const auto up_to = [](int64_t block) { return SeenAlong({.block = block, .causal = true}); };
+  const AlongAxis same = SeenAlong({});
+  const auto pairs = [&](const AlongAxis& y, const AlongAxis& x) {
+    return RasterPairs(n, m.width, y, x);
+  };
+  const AlongAxis y_block = around(m.block_height, 0), x_block = around(m.block_width, 0);
+  if (!causal) {
+    return pairs(around(m.block_height, m.flange_height), around(m.block_width, m.flange_width));
+  }
+  const double above =
+      pairs(before(m.block_height, m.flange_height), around(m.block_width, m.flange_width));
+  const double left = pairs(y_block, before(m.block_width, m.flange_width));
+  // Of the own block earlier rows, and the own row up to the query.
+  const double earlier_rows = pairs(up_to(m.block_height), x_block) - pairs(same, x_block);
+  return above + left + earlier_rows + pairs(same, up_to(m.block_width));
 }
 
 // About, for tiles of queries in the middle of a large image.
@@ -219,12 +272,12 @@ PatternSource ImageLocal2d(const PatternSeq& seq, const ImageBlocks& image) {
   m.block_width = std::min(m.block_width, m.width);
   m.flange_height = std::min(m.flange_height, m.height);
   m.flange_width = std::min(m.flange_width, m.width);
-  PatternCounts counts{.pairs = ImagePairs(m, seq.causal)};
+  PatternCounts counts{.pairs = ImagePairs(m, seq.causal, seq.lengths)};
   counts.tiles = ImageTiles(m, seq.causal, seq.lengths);
   PatternSource source =
       SourceOf(seq.Nq, seq.Nk, "image", Image{m, seq.lengths, seq.causal}, counts, SpecOf);
   source.gathers = true;
-  source.is_counted = false;  // pairs of a whole image are, tiles are not
+  source.is_counted = false;  // pairs are, tiles are not
   return source;
 }
 

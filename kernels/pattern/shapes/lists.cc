@@ -130,6 +130,19 @@ HostCost CostOfLists(const PatternSeq& seq, int64_t longest, bool is_listed) {
   return cost;
 }
 
+// A draw lists different keys, as many as there are. What include_self adds is an estimate.
+double ListedPairs(const PatternSeq& seq, const KeyLists& lists) {
+  const auto [nq, nk] = seq.lengths;
+  const int64_t most = std::min(lists.R, nk);
+  double pairs = static_cast<double>(nq) * static_cast<double>(most);
+  if (lists.is_drawn && seq.causal) pairs = SteppedSum(nq, seq.offset, 1, 1, most);
+  if (!lists.include_self || nk == 0) return pairs;
+  // Queries whose own position is a key.
+  const int64_t first = std::clamp<int64_t>(seq.offset, 0, nk);
+  const auto own = static_cast<double>(std::clamp(seq.offset + nq, first, nk) - first);
+  return pairs + own * static_cast<double>(nk - most) / static_cast<double>(nk);
+}
+
 }  // namespace
 
 PatternSource ListSource(const PatternSeq& seq, KeyLists lists) {
@@ -139,11 +152,11 @@ PatternSource ListSource(const PatternSeq& seq, KeyLists lists) {
   const bool is_listed = lists.multiset || longest * seq.tuning.device.pairs_a_listed < seq.Nk;
   PatternSource source{.Nq = seq.Nq,
                        .Nk = seq.Nk,
+                       .visible_pairs = ListedPairs(seq, lists),
+                       .knows_pairs = lists.is_drawn && !lists.include_self,
                        .is_counted = false,
                        .is_listed = is_listed,
                        .longest_list = is_listed ? longest : 0};
-  source.visible_pairs = static_cast<double>(nq) *
-                         static_cast<double>(lists.multiset ? longest : std::min(longest, nk));
   source.visible_tiles =
       is_listed ? 0 : static_cast<double>(Tiles(nq)) * static_cast<double>(Tiles(nk));
   source.host = CostOfLists(seq, longest, is_listed);

@@ -163,6 +163,21 @@ PatternSpec SpecOf(const GlobalRows& g) {
   return spec;
 }
 
+// Pairs of the window alone, which has a diagonal j - i = offset + m dilation for each of its steps
+// m. Exact.
+double DilatedPairs(const Lengths& n, const Longformer& f) {
+  const int64_t d = f.dilation, offset = f.steps.offset;
+  // Others hold no pair.
+  const int64_t first = std::max(-f.steps.before, FloorDiv(-n.nq - offset, d) + 1);
+  const int64_t last = std::min(f.steps.causal ? 0 : f.steps.after, FloorDiv(n.nk - 1 - offset, d));
+  if (first > last) return 0;
+  // Of a diagonal: the keys below nq + j - i, less those below j - i.
+  const auto keys_below = [&](int64_t shift) {
+    return SteppedSum((last - first + 1) * d, 0, d, offset + first * d + shift, n.nk);
+  };
+  return (keys_below(n.nq) - keys_below(0)) / static_cast<double>(d);
+}
+
 PatternSource WithLocalRows(const PatternSeq& seq, Longformer f) {
   f.dilation = std::min(f.dilation, kFar);
   f.steps.before = f.steps.after = std::min(f.steps.before, kFar);
@@ -175,7 +190,7 @@ PatternSource WithLocalRows(const PatternSeq& seq, Longformer f) {
   // A tile that holds one global key is attended to as a whole.
   const int64_t idle_keys = TilesWith(f.globals) * kTile - g;
   const bool is_natural = f.dilation == 1 && idle_keys <= seq.tuning.device.most_idle_keys;
-  // An estimate: as if each residue class were a sequence of its own.
+  // Tiles: about, as if each residue class were a sequence of its own.
   const Lengths of_class{seq.lengths.nq / f.dilation + 1, seq.lengths.nk / f.dilation + 1};
   Window class_steps = Canonical(of_class.nq, of_class.nk, f.steps);
   class_steps.offset = 0;
@@ -185,8 +200,8 @@ PatternSource WithLocalRows(const PatternSeq& seq, Longformer f) {
   const double tiles = static_cast<double>(Tiles(seq.lengths.nq));
   const double key_tiles = static_cast<double>(Tiles(seq.lengths.nk));
   const auto dilation = static_cast<double>(f.dilation);
-  PatternCounts counts{.pairs = dilation * WindowPairs(of_class, class_steps) +
-                                static_cast<double>(g * seq.lengths.nq),
+  PatternCounts counts{.pairs = DilatedPairs(seq.lengths, f) +
+                                static_cast<double>(g) * static_cast<double>(seq.lengths.nq),
                        .tiles = dilation * share * WindowTiles(of_class, class_steps) + 2 * tiles};
   if (f.with_global_rows) {
     const Positions rows = RowsAt(f.globals, seq.offset, seq.lengths.nq);
@@ -203,6 +218,7 @@ PatternSource WithLocalRows(const PatternSeq& seq, Longformer f) {
                                                GatheredOrder{seq.lengths, f}, counts, SpecOf);
   source.gathers = !is_natural;
   source.is_counted = false;
+  source.knows_pairs = f.globals.empty();
   return source;
 }
 

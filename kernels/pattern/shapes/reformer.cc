@@ -153,7 +153,7 @@ PatternSource Described(int64_t N, const ReformerRounds& r) {
   const int64_t Nq = C * r.chunk, Nk = C == 0 ? 0 : Nq + width - r.chunk;
   PatternSource source{.Nq = N, .Nk = N, .visible_pairs = counts.pairs};
   source.visible_tiles = counts.tiles;
-  source.is_counted = false;
+  source.is_counted = source.knows_pairs = false;
   source.gathers = true;
   source.host = CostOf(Nq, Nk, counts);
   constexpr double kPatternSeconds = 7e-6, kSlotSeconds = 3e-9, kTileSeconds = 1e-7;
@@ -219,6 +219,7 @@ PatternSource ReformerRound(int64_t N, ReformerHeadPtr head, int64_t round) {
   source.visible_pairs = described.visible_pairs;
   source.visible_tiles = described.visible_tiles;
   source.is_counted = described.is_counted;
+  source.knows_pairs = described.knows_pairs;
   source.gathers = described.gathers;
   source.mask_seconds = described.mask_seconds;
   source.host = described.host;

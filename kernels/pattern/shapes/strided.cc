@@ -132,12 +132,76 @@ struct SummaryKeys {
   }
 };
 
-// Pairs of queries and summary columns: all for Half::kGlobal, else those outside the own segment.
-// Exact unless tail_summary.
-double SummaryPairs(const PatternSeq& seq, const FixedSegments& f, Half half) {
-  const auto [nq, nk] = seq.lengths;
-  const int64_t s = std::min(f.stride, kFar), first = FirstSummary(f);
-  const SummaryKeys summary{s, std::min(first, s), std::min(f.summary, s)};
+// Keys or positions [begin, end).
+struct Stretch {
+  int64_t begin = 0, end = 0;
+
+  int64_t Overlap(const Stretch& other) const {
+    return std::max<int64_t>(std::min(end, other.end) - std::max(begin, other.begin), 0);
+  }
+};
+
+// Where the columns of SummaryOf are: at the same places of all segments, but for those of a short
+// last one that has them elsewhere.
+class SummaryColumns {
+ public:
+  SummaryColumns(const FixedSegments& f, int64_t Nk)
+      : s_(std::min(f.stride, kFar)),
+        first_(std::min(FirstSummary(f), s_)),
+        columns_(std::min(f.summary, s_ - first_)) {
+    const int64_t tail = Nk - Nk % s_;
+    if (!f.tail_summary || tail == Nk) return;
+    const int64_t first = std::clamp<int64_t>(Nk - f.summary, 0, tail + first_);
+    // What it may share with the segment before counts there.
+    const int64_t before = tail - s_ + first_ + columns_;
+    short_ = {tail, Nk};
+    of_short_ = {tail == 0 ? first : std::max(first, before), std::min(first + f.summary, Nk)};
+  }
+
+  int64_t segment() const { return s_; }
+  // The keys below nk outside of a short last segment, and that segment's columns below nk.
+  int64_t RegularKeys(int64_t nk) const { return IsShort() ? std::min(nk, short_.begin) : nk; }
+  Stretch OfShort(int64_t nk) const {
+    return {std::min(of_short_.begin, nk), std::min(of_short_.end, nk)};
+  }
+  SummaryKeys Regular() const { return {s_, first_, columns_}; }
+
+  // Columns among positions [begin, end) of one segment.
+  int64_t Within(const Stretch& positions) const {
+    const int64_t start = FloorDiv(positions.begin, s_) * s_;
+    const Stretch regular = {start + first_, start + first_ + columns_};
+    const Stretch replaced = {std::max(regular.begin, short_.begin),
+                              std::min(regular.end, short_.end)};
+    return positions.Overlap(regular) - positions.Overlap(replaced) + positions.Overlap(of_short_);
+  }
+  int64_t short_begin() const { return short_.begin; }  // 0: there is none
+
+ private:
+  bool IsShort() const { return short_.begin < short_.end; }
+
+  const int64_t s_, first_, columns_;
+  Stretch short_, of_short_;  // empty: there is none
+};
+
+// Pairs of queries and the columns [begin, end): all for Half::kGlobal, else those outside the own
+// segment.
+double ColumnPairs(const PatternSeq& seq, const Stretch& columns, int64_t segment, Half half) {
+  if (columns.begin >= columns.end) return 0;
+  const int64_t nq = seq.lengths.nq;
+  // Pairs with columns below the start (+ shift) of the query's stretch of `unit` positions.
+  const auto below = [&](int64_t unit, int64_t shift) {
+    return SteppedSum(nq, seq.offset, unit, shift, columns.end) -
+           SteppedSum(nq, seq.offset, unit, shift, columns.begin);
+  };
+  const double all = static_cast<double>(nq) * static_cast<double>(columns.end - columns.begin);
+  if (half == Half::kGlobal) return seq.causal ? below(1, 1) : all;
+  const double earlier = below(segment, 0);
+  return seq.causal ? earlier : all - (below(segment, segment) - earlier);
+}
+
+// The same of columns at the same places of all segments, among the keys [0, nk).
+double RegularPairs(const PatternSeq& seq, const SummaryKeys& summary, int64_t nk, Half half) {
+  const int64_t nq = seq.lengths.nq, s = summary.s;
   if (half == Half::kGlobal && seq.causal) {
     // Bounds offset + 1 .. offset + nq, each at most nk.
     const int64_t begin = std::clamp<int64_t>(seq.offset, 0, nk);
@@ -158,8 +222,50 @@ double SummaryPairs(const PatternSeq& seq, const FixedSegments& f, Half half) {
     return pairs * static_cast<double>(columns);
   };
   // The last segment may be short: its first columns have one key more.
-  const int64_t longer = std::clamp<int64_t>(nk % s - first, 0, f.summary);
-  return of_columns(longer, nk / s + 1) + of_columns(std::min(f.summary, s) - longer, nk / s);
+  const int64_t longer = std::clamp<int64_t>(nk % s - summary.first, 0, summary.columns);
+  return of_columns(longer, nk / s + 1) + of_columns(summary.columns - longer, nk / s);
+}
+
+// What rows at summary positions, which see all keys, see beyond their segment and its columns:
+// segment by segment, of which those between two borders are alike.
+double RowPairs(const PatternSeq& seq, const SummaryColumns& summary) {
+  const int64_t s = summary.segment(), nk = seq.lengths.nk;
+  const Stretch rows{seq.offset, seq.offset + seq.lengths.nq};
+  if (rows.begin >= rows.end || nk == 0) return 0;
+  const auto seen = [&](int64_t begin, int64_t end) {  // of the keys in a segment
+    const Stretch keys{std::clamp<int64_t>(begin, 0, nk), std::clamp<int64_t>(end, 0, nk)};
+    return keys.begin < keys.end ? keys.end - keys.begin - summary.Within(keys) : 0;
+  };
+  const double columns = summary.Regular().Below(summary.RegularKeys(nk)) +
+                         static_cast<double>(summary.OfShort(nk).end - summary.OfShort(nk).begin);
+  std::vector<int64_t> borders;
+  for (const int64_t at : {rows.begin, rows.end - 1, int64_t{0}, nk, summary.short_begin(),
+                           summary.short_begin() - 1}) {
+    borders.insert(borders.end(), {FloorDiv(at, s), FloorDiv(at, s) + 1});
+  }
+  const int64_t first = FloorDiv(rows.begin, s), last = FloorDiv(rows.end - 1, s) + 1;
+  for (int64_t& border : borders) border = std::clamp(border, first, last);
+  std::sort(borders.begin(), borders.end());
+  double pairs = 0;
+  for (size_t b = 0; b + 1 < borders.size(); ++b) {
+    const int64_t begin = borders[b] * s, end = begin + s;
+    const Stretch own{std::max(begin, rows.begin), std::min(end, rows.end)};
+    const auto alike = static_cast<double>(borders[b + 1] - borders[b]);
+    if (alike == 0) continue;
+    const double more = static_cast<double>(nk - seen(begin, end)) - columns;
+    pairs += alike * static_cast<double>(summary.Within(own)) * more;
+  }
+  return pairs;
+}
+
+// Pairs of queries and summary columns: all for Half::kGlobal, else those outside the own segment,
+// and what rows that see everything see beyond that. Exact.
+double SummaryPairs(const PatternSeq& seq, const FixedSegments& f, Half half) {
+  const SummaryColumns summary(f, seq.Nk);
+  const int64_t nk = seq.lengths.nk;
+  const double pairs = RegularPairs(seq, summary.Regular(), summary.RegularKeys(nk), half) +
+                       ColumnPairs(seq, summary.OfShort(nk), summary.segment(), half);
+  return f.horizontal ? pairs + RowPairs(seq, summary) : pairs;
 }
 
 // Summary columns and, with kBoth, the own segment.
@@ -239,7 +345,7 @@ PatternSource FixedSource(const PatternSeq& seq, const FixedSegments& segments, 
   }
   PatternSource source = SourceOf(seq.Nq, seq.Nk, "fixed", FixedKeys{seq, f, half}, counts, SpecOf);
   source.gathers = true;
-  source.is_counted = !f.horizontal && !f.tail_summary;
+  source.is_counted = !f.horizontal && !f.tail_summary;  // pairs are, tiles are not
   return source;
 }
 
