@@ -40,8 +40,8 @@ void Describe(const OutputInfo& info, v1::Tensor* tensor) {
 }
 
 template <class Reply>
-std::string Head(absl::string_view id, std::span<const OutputInfo> tensors,
-                 const v1::Stats& stats) {
+std::string Head(absl::string_view id, std::span<const OutputInfo> tensors, const v1::Stats& stats,
+                 std::span<const std::string> notes) {
   Scratch<Reply> reply;
   reply->set_id(std::string(id));
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -50,6 +50,7 @@ std::string Head(absl::string_view id, std::span<const OutputInfo> tensors,
     tensor->set_raw_index(static_cast<uint32_t>(i));
   }
   *reply->mutable_stats() = stats;
+  reply->mutable_notes()->Assign(notes.begin(), notes.end());
   return reply->SerializeAsString();
 }
 
@@ -102,9 +103,10 @@ void Describe(const MethodInfo& info, std::span<const std::string> devices,
 }  // namespace
 
 std::string EncodeReplyHead(Direction direction, absl::string_view id,
-                            std::span<const OutputInfo> tensors, const v1::Stats& stats) {
-  return direction == Direction::kForward ? Head<v1::ForwardReply>(id, tensors, stats)
-                                          : Head<v1::BackwardReply>(id, tensors, stats);
+                            std::span<const OutputInfo> tensors, const v1::Stats& stats,
+                            std::span<const std::string> notes) {
+  return direction == Direction::kForward ? Head<v1::ForwardReply>(id, tensors, stats, notes)
+                                          : Head<v1::BackwardReply>(id, tensors, stats, notes);
 }
 
 std::string EncodeRunHead(absl::string_view id, Direction direction, absl::string_view reply) {
@@ -131,6 +133,7 @@ v1::EstimateReply DescribePlan(const Plan& plan, absl::string_view device) {
   reply.set_input_bytes(plan.input_bytes);
   reply.set_output_bytes(plan.output_bytes);
   reply.set_device(std::string(device));
+  reply.mutable_notes()->Assign(plan.notes.begin(), plan.notes.end());
   return reply;
 }
 

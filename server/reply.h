@@ -15,9 +15,10 @@ namespace attnd {
 
 // A serialised ForwardReply or BackwardReply without `raw`: the caller appends, in the order of
 // `tensors`, RawFieldHeader(size) and the payload of each. Tensor i refers to raw[i]; shapes are as
-// stored (a four-dimensional BNHD tensor as [B,N,H,D]).
+// stored (a four-dimensional BNHD tensor as [B,N,H,D]). `notes`: those of the plan.
 std::string EncodeReplyHead(Direction direction, absl::string_view id,
-                            std::span<const OutputInfo> tensors, const attn::v1::Stats& stats);
+                            std::span<const OutputInfo> tensors, const attn::v1::Stats& stats,
+                            std::span<const std::string> notes = {});
 
 // The same for a RunReply; `reply` is the result of EncodeReplyHead.
 std::string EncodeRunHead(absl::string_view id, Direction direction, absl::string_view reply);

@@ -314,7 +314,7 @@ grpc::ByteBuffer TensorRequest::BuildReply(std::span<const Result> results, cons
   stats.set_answer_seconds(answer_seconds);
   context_->metrics->RecordAnswer(method_, direction_, answer_seconds);
 
-  std::string head = EncodeReplyHead(direction_, id_, infos, stats);
+  std::string head = EncodeReplyHead(direction_, id_, infos, stats, plan_->notes);
   if (frame_) head = frame_(direction_, std::move(head));
   // Only the outputs are left; they are charged until gRPC releases them.
   (void)charge_->device.Resize(0);

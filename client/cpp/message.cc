@@ -127,7 +127,9 @@ absl::StatusOr<Reply> Take(Head* head, std::vector<Spans> raw, std::shared_ptr<c
                                    " bytes"));
     }
   }
-  return Reply(std::move(tensors), std::move(*head->mutable_stats()), std::move(memory));
+  std::vector<std::string> notes(head->notes().begin(), head->notes().end());
+  return Reply(std::move(tensors), std::move(*head->mutable_stats()), std::move(notes),
+               std::move(memory));
 }
 
 template <class Head>

@@ -281,6 +281,12 @@ double attnd_call_seconds(const attnd_call* call) {
   return call->plan == nullptr ? 0 : call->plan->seconds;
 }
 
+const char* attnd_call_note(const attnd_call* call, int index) {
+  if (call->plan == nullptr || index < 0) return nullptr;
+  const std::vector<std::string>& notes = call->plan->notes;
+  return index < static_cast<int>(notes.size()) ? notes[index].c_str() : nullptr;
+}
+
 int attnd_execute(attnd_engine* engine, attnd_call** calls, int count) {
   return Guarded([&] {
     // Uploads read the caller's memory, also where this ends early.

@@ -57,6 +57,8 @@ double attnd_call_flops(const attnd_call*);            /* planned; once executed
 double attnd_call_pairs(const attnd_call*);            /* likewise */
 int attnd_call_estimates_pairs(const attnd_call*);     /* Plan::estimates_pairs */
 double attnd_call_seconds(const attnd_call*);
+/* Plan::notes by index, until null; each lives until the call is freed. */
+const char* attnd_call_note(const attnd_call*, int index);
 
 /* Plans what is not planned and runs all calls as one batch (their buckets must be equal). */
 int attnd_execute(attnd_engine*, attnd_call** calls, int count);

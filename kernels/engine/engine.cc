@@ -8,6 +8,7 @@
 #include "kernels/core/run_control.h"
 #include "kernels/core/stopped.h"
 #include "kernels/engine/formula.h"
+#include "kernels/engine/notes.h"
 #include "kernels/engine/plan_cache.h"
 #include "kernels/engine/validate.h"
 #include "kernels/method/registry.h"
@@ -284,6 +285,7 @@ Engine::Impl::PlanOr Engine::Impl::MakePlanOn(size_t device, const Call& call,
 
   CopyTensors(call.tensors, plan.get());
   plan->shape = ShapeOf(method->info(), plan->tensors);
+  plan->notes = NotesOf(*method, plan->shape, plan->options.get());
   plan->bucket = BucketOf(*plan);
   plan->host_bytes = BytesOf(call.options);
   // Batches share a stream, and so a device.

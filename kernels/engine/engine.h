@@ -48,6 +48,8 @@ struct Plan {
   std::vector<std::vector<int32_t>> integers;  // what those views point to
   ProblemShape shape;                          // points into this plan
   std::vector<OutputInfo> outputs;
+  // Sentences "method: ..." on what is legal and seldom meant, each once.
+  std::vector<std::string> notes;
   std::string bucket;       // plans with equal buckets may run in one batch
   int64_t input_bytes = 0;  // of all tensors
   int64_t output_bytes = 0;

@@ -51,6 +51,11 @@ class Method {
   // Rules between options, shapes and tensors that the shared checks do not know. Called also when
   // those found reasons, so that a reply has all of them: sizes may be 0 or disagree.
   virtual void Check(const ProblemShape& problem, const void* options, Reasons* reasons) const = 0;
+  // What is legal and seldom meant: "window_right has no effect unless granularity is token".
+  virtual std::vector<std::string> Notes(const ProblemShape& problem,
+                                         const void* options) const = 0;
+  // Whether what a query sees follows from its position: causal, windows, strides, ALiBi.
+  virtual bool SeesByPosition(const ProblemShape& problem, const void* options) const = 0;
   // Requests batch only if their branches are equal: what the formula decides by lengths.
   virtual std::string Branch(const ProblemShape& problem, const void* options) const = 0;
   virtual Outputs Run(Ops& ops, const Inputs& in, const void* options) const = 0;
@@ -68,6 +73,10 @@ class MethodOf : public Method {
   void Check(const ProblemShape& problem, const void* options, Reasons* reasons) const final {
     CheckProblem(problem, *static_cast<const O*>(options), reasons);
   }
+  std::vector<std::string> Notes(const ProblemShape& problem, const void* options) const final;
+  bool SeesByPosition(const ProblemShape& problem, const void* options) const final {
+    return FollowsPositions(problem, *static_cast<const O*>(options));
+  }
   std::string Branch(const ProblemShape& problem, const void* options) const final {
     return BranchOf(problem, *static_cast<const O*>(options));
   }
@@ -78,6 +87,11 @@ class MethodOf : public Method {
  protected:
   virtual void CheckProblem(const ProblemShape&, const O&, Reasons*) const {}
   virtual std::string BranchOf(const ProblemShape&, const O&) const { return ""; }
+  // Of a method whose options are named otherwise, or that has windows: its own answer.
+  virtual bool FollowsPositions(const ProblemShape&, const O& o) const {
+    if constexpr (requires { o.causal; }) return o.causal;
+    return false;
+  }
   virtual Outputs Formula(Ops& ops, const Inputs& in, const O& o) const = 0;
 
  private:
@@ -123,6 +137,19 @@ std::string MethodOf<O>::Describe(const void* options, int64_t D) const {
     absl::StrAppend(&text, text.empty() ? "" : ",", options_[i].info.name, "=", BucketText(*value));
   }
   return text;
+}
+
+template <class O>
+std::vector<std::string> MethodOf<O>::Notes(const ProblemShape& problem,
+                                            const void* options) const {
+  const O& parsed = *static_cast<const O*>(options);
+  std::vector<std::string> notes;
+  for (size_t i = 0; i < options_.size(); ++i) {
+    if (options_[i].note == nullptr || options_[i].get(parsed) == defaults_[i]) continue;
+    const std::string note = options_[i].note(parsed, problem);
+    if (!note.empty()) notes.push_back(absl::StrCat(options_[i].info.name, " ", note));
+  }
+  return notes;
 }
 
 // Every file kernels/methods/<id>.cc ends with ATTND_METHOD(<id>, Class): the generated registry

@@ -16,6 +16,7 @@
 
 #include "absl/strings/string_view.h"
 #include "kernels/core/status.h"
+#include "kernels/method/problem.h"
 
 namespace attnd {
 
@@ -58,6 +59,11 @@ struct OptionInfo {
 template <class Options>
 using Derived = std::function<OptionValue(const Options&, int64_t D)>;
 
+// What a note says of an option that differs from its default, after its name: "has no effect
+// unless granularity is token". Empty: nothing is to be said.
+template <class Options>
+using OptionNote = std::function<std::string(const Options&, const ProblemShape&)>;
+
 // One line of a method's option table: its description, and how a value enters the option struct.
 template <class Options>
 struct OptionSpec {
@@ -67,7 +73,27 @@ struct OptionSpec {
   // The value that `set` left; none: unset, the method decides.
   std::function<std::optional<OptionValue>(const Options&)> get;
   Derived<Options> derived = {};  // empty: an unset option stands for no value
+  OptionNote<Options> note = {};  // empty: every value has an effect
 };
+
+// The line of an option that the method reads only where `is_read`, a predicate of the options or
+// of options and problem. Help and note say so: "no effect unless granularity is token".
+template <class Options, class Predicate>
+OptionSpec<Options> ReadIf(const std::string& condition, Predicate is_read,
+                           OptionSpec<Options> line) {
+  const std::string rule = "no effect unless " + condition;
+  line.info.help += "; " + rule;
+  line.note = [=](const Options& o, const ProblemShape& problem) {
+    bool reads = false;
+    if constexpr (std::is_invocable_v<Predicate, const Options&>) {
+      reads = is_read(o);
+    } else {
+      reads = is_read(o, problem);
+    }
+    return reads ? std::string() : "has " + rule;
+  };
+  return line;
+}
 
 // Builders of lines. A default is that of the member, and the help shows it; `default_text` is only
 // for what is unset by default: members of type std::optional and empty lists, "1/sqrt(D)". Where

@@ -52,6 +52,11 @@ class Local : public PatternMethod<Options> {
              .summary = "Sliding window and block look-around",
              .reference = "Beltagy et al. 2020 (arXiv 2004.05150), section 3.1",
              .cost = "2 (D + Dv) FLOPs per visible pair, n W pairs; memory O(n)",
+             .has_windows =
+                 [](const Options& o) {
+                   return o.granularity == Granularity::kBlock || o.window_left != -1 ||
+                          o.window_right.value_or(-1) != -1;
+                 },
              .options = {
                  EnumOption("granularity", &Options::granularity, {"token", "block"},
                             "whether the window moves by keys or by blocks"),

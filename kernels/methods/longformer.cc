@@ -76,6 +76,7 @@ class Longformer : public PatternMethod<Options> {
              .summary = "A sliding window, dilated or not, and global tokens",
              .reference = "Beltagy et al. 2020 (arXiv 2004.05150), sections 3.1-3.2",
              .cost = "2 (D + Dv) FLOPs per visible pair, n (2 w + 1 + g) + g n pairs; memory O(n)",
+             .has_windows = [](const Options&) { return true; },
              .inputs = {{"global_mask", "[B,Nk] or [Nk]", "uint8", "1: this position is global"},
                         Differentiable("q_global", "[B,H,Nq,D]",
                                        "queries of global rows; default q"),

@@ -48,6 +48,10 @@ class MemoryCompressed : public MethodOf<O> {
     CheckMemoryCompressed(p, o, reasons);
   }
 
+  bool FollowsPositions(const ProblemShape&, const O& o) const override {
+    return o.causal || o.IsLocal();
+  }
+
   // One launch of a convolution has one width.
   std::string BranchOf(const ProblemShape& p, const O& o) const override {
     return o.IsLocal() ? "" : absl::StrCat("f=", FactorOf(p, o));

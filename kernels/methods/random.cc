@@ -32,6 +32,7 @@ class Random : public PatternMethod<Options> {
              .summary = "R random keys for every query",
              .reference = "Zaheer et al. 2020 (arXiv 2007.14062), section 2",
              .cost = "2 (D + Dv) FLOPs per visible pair, n R pairs; memory O(n R) for the lists",
+             .has_windows = [](const Options& o) { return o.include_self; },
              .inputs = {{"rand_keys", "[H,Nq,R] or [1,Nq,R] or [B,H,Nq,R] or [B,1,Nq,R]", "int32",
                          "keys of every query; others than 0..Nk-1 are ignored; default: drawn"}},
              .options = {

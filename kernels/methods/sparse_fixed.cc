@@ -50,6 +50,7 @@ class SparseFixed : public PatternMethod<Options> {
              .summary = "The own segment, and summary columns of every segment",
              .reference = "Child et al. 2019 (arXiv 1904.10509), sections 4.2-4.3",
              .cost = "2 (D + Dv) FLOPs per visible pair, n (s + c n/s) pairs; memory O(n)",
+             .has_windows = [](const Options&) { return true; },
              .options = {
                  IntOption("stride", &Options::stride, {.min = 1}, "s, keys of a segment"),
                  IntOption("summary", &Options::summary, {.min = 1},

@@ -23,6 +23,7 @@ class SparseStrided : public PatternMethod<Options> {
              .summary = "A window of `stride` keys and every stride-th key",
              .reference = "Child et al. 2019 (arXiv 1904.10509), sections 4.2-4.4",
              .cost = "2 (D + Dv) FLOPs per visible pair, n (s + n/s) pairs; memory O(n)",
+             .has_windows = [](const Options&) { return true; },
              .options = {
                  IntOption("stride", &Options::stride, {.min = 1}, "s; about sqrt(n) is good"),
                  EnumOption("part", &Options::part, {"union", "window", "comb", "alternate"},

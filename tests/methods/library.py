@@ -68,6 +68,7 @@ def load():
     declare(lib, "attnd_call_estimates_pairs", integer, pointer)
     for name in ("flops", "pairs", "seconds"):
         declare(lib, f"attnd_call_{name}", real, pointer)
+    declare(lib, "attnd_call_note", text, pointer, integer)
     declare(lib, "attnd_execute", integer, pointer, ctypes.POINTER(pointer), integer)
     declare(lib, "attnd_peak_workspace_bytes", i64, pointer)
     declare(lib, "attnd_call_output", text, pointer, integer, ctypes.POINTER(integer),
@@ -110,6 +111,7 @@ class Reply:
     estimates_pairs: bool  # of the plan: its pairs and FLOPs are estimates
     planned_seconds: float
     seconds: float  # of the whole batch, planning included
+    notes: list  # on what is legal and seldom meant
 
 
 class Engine:
@@ -159,10 +161,13 @@ class Engine:
 
     def reply(self, handle, outputs, bnhd, peak, seconds=0.0):
         lib = self.lib
+        notes = []
+        while note := lib.attnd_call_note(handle, len(notes)):
+            notes.append(note.decode())
         return Reply(outputs, bnhd, lib.attnd_call_workspace_bytes(handle), peak,
                      lib.attnd_call_pairs(handle), lib.attnd_call_flops(handle),
                      bool(lib.attnd_call_estimates_pairs(handle)),
-                     lib.attnd_call_seconds(handle), seconds)
+                     lib.attnd_call_seconds(handle), seconds, notes)
 
     def outputs(self, handle):
         """Copies, because the memory is freed with the call."""

@@ -38,17 +38,24 @@ struct ReplyTensor {
 class Reply {
  public:
   Reply() = default;
-  Reply(std::vector<ReplyTensor> tensors, attn::v1::Stats stats, std::shared_ptr<const void> memory)
-      : tensors_(std::move(tensors)), stats_(std::move(stats)), memory_(std::move(memory)) {}
+  Reply(std::vector<ReplyTensor> tensors, attn::v1::Stats stats, std::vector<std::string> notes,
+        std::shared_ptr<const void> memory)
+      : tensors_(std::move(tensors)),
+        stats_(std::move(stats)),
+        notes_(std::move(notes)),
+        memory_(std::move(memory)) {}
 
   const std::vector<ReplyTensor>& tensors() const { return tensors_; }
   // Null: the reply has no tensor of this name.
   const ReplyTensor* Find(absl::string_view name) const;
   const attn::v1::Stats& stats() const { return stats_; }
+  // Sentences on what is legal and seldom meant in the request; mostly none.
+  const std::vector<std::string>& notes() const { return notes_; }
 
  private:
   std::vector<ReplyTensor> tensors_;
   attn::v1::Stats stats_;
+  std::vector<std::string> notes_;
   std::shared_ptr<const void> memory_;
 };
 

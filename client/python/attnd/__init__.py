@@ -13,6 +13,7 @@ many requests on one stream.
 
 from attnd import aio
 from attnd._error import Error
+from attnd._notes import Note
 from attnd._results import (
     BackwardResult,
     DeviceInfo,
@@ -39,6 +40,7 @@ __all__ = [
     "Estimate",
     "ForwardResult",
     "MethodInfo",
+    "Note",
     "OptionInfo",
     "Pipeline",
     "SelfTest",

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from attnd import _proto, _spec, _wire
+from attnd import _notes, _proto, _spec, _wire
 from attnd._arrays import Array, TensorList, arrays_of
 from attnd._error import invalid, malformed
 from attnd._results import (
@@ -51,7 +51,7 @@ class TensorRequest(Generic[R]):
     head: Any  # the message without its payloads
     payloads: Sequence[memoryview]
     reply_type: Any
-    make_result: Callable[[dict[str, Array], Stats], R]
+    make_result: Callable[[dict[str, Array], Stats, tuple[str, ...]], R]
 
     @property
     def path(self) -> str:
@@ -76,7 +76,8 @@ class TensorRequest(Generic[R]):
             arrays = arrays_of(head.tensors, raw)
         except ValueError as error:
             raise malformed(error) from error
-        return self.make_result(arrays, from_message(Stats, head.stats))
+        notes = _notes.heed(head.notes)
+        return self.make_result(arrays, from_message(Stats, head.stats), notes)
 
 
 def forward_request(
@@ -148,7 +149,8 @@ def estimate_request(
 
 
 def estimate_result(reply: bytes) -> Estimate:
-    return from_message(Estimate, _proto.EstimateReply.FromString(reply))
+    message = _proto.EstimateReply.FromString(reply)
+    return from_message(Estimate, message, notes=_notes.heed(message.notes))
 
 
 def methods_result(reply: bytes) -> list[MethodInfo]:
@@ -192,16 +194,20 @@ def _tensor_message(
     return request
 
 
-def _forward_result(arrays: dict[str, Array], stats: Stats) -> ForwardResult:
+def _forward_result(
+    arrays: dict[str, Array], stats: Stats, notes: tuple[str, ...]
+) -> ForwardResult:
     if "out" not in arrays:
         raise malformed("out is missing")
     out, lse = arrays.pop("out"), arrays.pop("lse", None)
-    return ForwardResult(out, lse, arrays, stats)
+    return ForwardResult(out, lse, arrays, stats, notes)
 
 
-def _backward_result(arrays: dict[str, Array], stats: Stats) -> BackwardResult:
+def _backward_result(
+    arrays: dict[str, Array], stats: Stats, notes: tuple[str, ...]
+) -> BackwardResult:
     q, k, v = (arrays.pop(name, None) for name in ("q", "k", "v"))
-    return BackwardResult(q, k, v, arrays, stats)
+    return BackwardResult(q, k, v, arrays, stats, notes)
 
 
 def _raise(reasons: list[str]) -> None:

@@ -37,6 +37,7 @@ class ForwardResult:
     lse: Array | None
     tensors: dict[str, Array]
     stats: Stats
+    notes: tuple[str, ...] = ()  # on what is legal and seldom meant; each is warned of once, too
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class BackwardResult:
     v: Array | None
     tensors: dict[str, Array]
     stats: Stats
+    notes: tuple[str, ...] = ()  # as in ForwardResult
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Estimate:
     input_bytes: int
     output_bytes: int
     device: str
+    notes: tuple[str, ...] = ()  # of the request itself: as in ForwardResult
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import grpc
 from attnd import _proto, _retry, _wire
 from attnd._calls import TensorRequest
 from attnd._error import Error, invalid, malformed
+from attnd._notes import Note
 
 # A larger message is announced, so that the server reads it when it has room.
 ANNOUNCED_ABOVE_BYTES = 2**20
@@ -112,6 +113,9 @@ class Run:
                 self._later(seconds, partial(self._send_again, head.id, flight))
                 return
             self._answered(head.id, error=error)
+        except Note as note:
+            # The caller's filters make errors of warnings: of this request, not of the stream.
+            self._answered(head.id, error=note)
         else:
             self._bucket.succeeded()
             self._answered(head.id, result)
@@ -153,7 +157,7 @@ class Run:
         else:
             self._send(flight.messages)
 
-    def _answered(self, id: str, result: Any = None, error: Error | None = None) -> None:
+    def _answered(self, id: str, result: Any = None, error: Error | Note | None = None) -> None:
         with self._lock:
             flight = self._flights.pop(id, None)
         if flight is not None:
@@ -167,7 +171,7 @@ def check_max_in_flight(count: int) -> int:
     return count
 
 
-def settle(promise: Promise, result: Any = None, error: Error | None = None) -> None:
+def settle(promise: Promise, result: Any = None, error: Error | Note | None = None) -> None:
     # Its owner may settle it first: at a deadline, or by a cancellation.
     with suppress(asyncio.InvalidStateError, concurrent.futures.InvalidStateError):
         if error is None:

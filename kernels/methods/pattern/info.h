@@ -2,6 +2,7 @@
 // what a method does not support, and its own.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,6 +36,8 @@ template <class O>
 struct PatternInfo {
   std::string id, summary, reference, cost;
   Unsupported unsupported = {};
+  // Whether what a query sees follows from its position also without causal.
+  std::function<bool(const O&)> has_windows = [](const O&) { return false; };
   // Its own, after the common ones; one of a common name takes the place of that one.
   std::vector<TensorInfo> inputs = {};
   std::vector<OptionSpec<O>> options = {};  // its own, before the common ones

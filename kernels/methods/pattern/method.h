@@ -28,7 +28,8 @@ class PatternMethod : public MethodOf<O> {
                      .support = pattern_internal::SupportOf(info.unsupported)},
                     AllOptions(info)),
         unsupported_(info.unsupported),
-        own_inputs_(info.inputs) {}
+        own_inputs_(info.inputs),
+        has_windows_(info.has_windows) {}
 
  protected:
   // What one sequence sees: by options, by sizes and by `ints`, the index tensors and masks that
@@ -54,7 +55,7 @@ class PatternMethod : public MethodOf<O> {
   static std::vector<OptionSpec<O>> AllOptions(const PatternInfo<O>& info) {
     std::vector<OptionSpec<O>> lines = info.options;
     for (auto& line : pattern_internal::CommonOptions(info.unsupported, info.causal)) {
-      lines.push_back({line.info, line.set, line.get, line.derived});
+      lines.push_back({line.info, line.set, line.get, line.derived, line.note});
     }
     return lines;
   }
@@ -62,6 +63,9 @@ class PatternMethod : public MethodOf<O> {
   void CheckProblem(const ProblemShape& problem, const O& o, Reasons* reasons) const final {
     CheckPatternTensors(problem, unsupported_, reasons);
     CheckOwn(problem, o, reasons);
+  }
+  bool FollowsPositions(const ProblemShape& problem, const O& o) const final {
+    return o.causal || o.alibi || problem.Find("alibi_slopes") != nullptr || has_windows_(o);
   }
   Outputs Formula(Ops& ops, const Inputs& in, const O& o) const final {
     return ForSequences(ops, in, this->info().inputs, [&](const Inputs& sequences) {
@@ -77,6 +81,7 @@ class PatternMethod : public MethodOf<O> {
 
   const Unsupported unsupported_;
   const std::vector<TensorInfo> own_inputs_;
+  const std::function<bool(const O&)> has_windows_;
 };
 
 }  // namespace attnd

@@ -2,16 +2,24 @@
 
 import os
 import sys
+import warnings
+from argparse import Namespace
 
 import grpc
 
-from attnd import Error
+from attnd import Error, Note
 from attnd.cli.arguments import parse
 from attnd.cli.terminal import UsageError, say
 
 
 def main(argv: list[str] | None = None) -> int:
     arguments = parse(sys.argv[1:] if argv is None else argv)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Note)  # the commands show the notes of their replies
+        return _run(arguments)
+
+
+def _run(arguments: Namespace) -> int:
     try:
         code: int = arguments.command(arguments)
         sys.stdout.flush()

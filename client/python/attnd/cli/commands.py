@@ -20,6 +20,7 @@ from attnd.cli.terminal import (
     print_table,
     progress,
     say,
+    say_notes,
     seconds_text,
 )
 
@@ -64,6 +65,7 @@ def run(arguments: Namespace) -> int:
         if arguments.output.lower().endswith(".npy") and grad_out is not None:
             raise UsageError("a .npy holds one array: with --grad-out write .npz or .safetensors")
     lines = []
+    notes: list[str] = []
     with inputs.client(arguments) as client, progress() as bar:
         if inputs.has_k_of_input(arguments, sent) and _shares_qk(client, method, options):
             del sent["k"]
@@ -80,6 +82,7 @@ def run(arguments: Namespace) -> int:
         forward = client.forward(q, k, v, **request)
         results = _outputs_of(forward)
         lines.append(_cost_text("forward", forward.stats))
+        notes += forward.notes
         if grad_out is not None:
             bar.add_task(f"{method} backward", total=None)
             backward = client.backward(
@@ -88,6 +91,7 @@ def run(arguments: Namespace) -> int:
             grads = {"q": backward.q, "k": backward.k, "v": backward.v, **backward.tensors}
             results |= {f"grad_{name}": g for name, g in grads.items() if g is not None}
             lines.append(_cost_text("backward", backward.stats))
+            notes += backward.notes
     if arguments.output is not None:
         if arguments.output.lower().endswith(".npy"):
             if left_out := [name for name in results if name != "out"]:
@@ -99,6 +103,7 @@ def run(arguments: Namespace) -> int:
     for name, array in results.items():
         print(f"  {name} {list(array.shape)} {array.dtype}")
     print("\n".join(lines))
+    say_notes(notes)
     return 0
 
 
@@ -131,6 +136,7 @@ def estimate(arguments: Namespace) -> int:
         f"{flops_text(found.flops)}, {found.visible_pairs:.4g} visible pairs"
     )
     print(f"  sends {bytes_text(found.input_bytes)}, gets {bytes_text(found.output_bytes)}")
+    say_notes(found.notes)
     return 0
 
 

@@ -26,6 +26,7 @@ from attnd.cli.terminal import (
     print_table,
     progress,
     say,
+    say_notes,
     seconds_text,
 )
 
@@ -49,6 +50,7 @@ class Row:
     backward_seconds: float = math.nan
     peak_workspace_bytes: int = 0
     failure: str = ""
+    notes: list[str] = field(default_factory=list)  # of the server
 
 
 @dataclass
@@ -83,6 +85,7 @@ def compare(arguments: Namespace) -> int:
         _print(sent, rows, swept, with_grad=not arguments.no_grad)
         for note in _notes(known, rows, swept, with_grad=not arguments.no_grad):
             print(note)
+        say_notes(note for row in rows for note in row.notes)
     for failure in dict.fromkeys(row.failure for row in rows if row.failure):
         say(failure)
     failed = [row for row in rows if row.failure]
@@ -123,6 +126,7 @@ class _Comparison:
         forward, row.forward_seconds = self._timed(
             lambda: self._forward(row.method, row.options, tensors)
         )
+        row.notes += forward.notes
         shares_qk = self._known[row.method].shares_qk(row.options)
         reference = self._reference(self._shared_options(row), shares_qk)
         if forward.out.shape != reference.out.shape:
@@ -137,6 +141,7 @@ class _Comparison:
         backward, row.backward_seconds = self._timed(
             lambda: self._backward(row.method, row.options, tensors)
         )
+        row.notes += (note for note in backward.notes if note not in row.notes)
         peak = backward.stats.peak_workspace_bytes
         row.peak_workspace_bytes = max(row.peak_workspace_bytes, peak)
         for name in _GRADIENTS:
@@ -289,6 +294,7 @@ def _json(
                 "forward_seconds": row.forward_seconds,
                 "backward_seconds": None if arguments.no_grad else row.backward_seconds,
                 "peak_workspace_bytes": row.peak_workspace_bytes,
+                "notes": row.notes,
             }
         methods.append(item)
     found = {"server": arguments.server, "input": described, "methods": methods}

@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console
@@ -17,6 +18,12 @@ class UsageError(Exception):
 def say(message: str) -> None:
     """One line on stderr."""
     print("attn: " + " ".join(message.split()), file=sys.stderr)
+
+
+def say_notes(notes: Iterable[str]) -> None:
+    """Notes of replies, each text once."""
+    for note in dict.fromkeys(notes):
+        say(f"note: {note}")
 
 
 def print_table(table: Table, piped_width: int = 160, least_width: int = 0) -> None:
