@@ -14,7 +14,6 @@
 #include "kernels/method/registry.h"
 #include "kernels/method/seq_groups.h"
 #include "kernels/ops/status_of.h"
-#include "kernels/pattern/base/key.h"
 #include "kernels/pattern/cache.h"
 
 namespace attnd {

@@ -18,8 +18,10 @@ bool HasPaddedCache(const ProblemShape& problem) {
   if (problem.Find("causal_offset") != nullptr || problem.Find("q_lengths") != nullptr) {
     return false;
   }
+  const View* lengths = problem.Find("kv_lengths");
+  if (lengths == nullptr || lengths->data == nullptr) return false;
   for (int64_t b = 0; b < problem.B; ++b) {
-    if (problem.Int("kv_lengths", b, problem.Nk) < problem.Nk) return true;
+    if (IntAt(*lengths, b) < problem.Nk) return true;
   }
   return false;
 }

@@ -275,6 +275,15 @@ OptionSpec<O> FloatOption(std::string name, std::optional<double> O::*member, Fl
   return options_internal::FloatLine(name, member, range, default_text, help, std::move(derived));
 }
 
+// The causal rule of methods that take no causal_offset.
+constexpr char kCausalHelp[] =
+    "query i sees keys j <= i + Nk - Nq, also where kv_lengths end before Nk";
+
+template <class O>
+OptionSpec<O> CausalOption(bool O::*member) {
+  return BoolOption("causal", member, kCausalHelp);
+}
+
 // A positive scale whose default is 1/sqrt(D).
 template <class O>
 OptionSpec<O> ScaleOption(std::optional<double> O::*member, std::string help) {

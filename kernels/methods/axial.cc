@@ -50,12 +50,16 @@ class Axial : public PatternMethod<Options> {
              .options = {
                  IntsOption("grid", &Options::grid, {.min = 1}, "required",
                             "extents, row-major; their product is N"),
-                 IntOption("axis", &Options::axis, {}, "required when mode is single",
-                           "-m..m-1 of m extents; no effect in other modes"),
+                 ReadIf(
+                     "mode is single", [](const Options& o) { return o.mode == Mode::kSingle; },
+                     IntOption("axis", &Options::axis, {}, "required when mode is single",
+                               "-m..m-1 of m extents")),
                  EnumOption("mode", &Options::mode, {"single", "union", "sum"},
                             "one axis, one softmax over all, or the sum of axes"),
-                 IntsOption("axes", &Options::axes, {}, "all", "of sum; no effect in other modes",
-                            [](const Options& o, int64_t) { return o.AllAxes(); }),
+                 ReadIf(
+                     "mode is sum", [](const Options& o) { return o.mode == Mode::kSum; },
+                     IntsOption("axes", &Options::axes, {}, "all", "those that are added up",
+                                [](const Options& o, int64_t) { return o.AllAxes(); })),
                  BoolOption("causal_axis", &Options::causal_axis,
                             "sees no larger coordinate along the axis; not of union"),
                  BoolOption("axis_bias", &Options::axis_bias,

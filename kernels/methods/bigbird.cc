@@ -62,6 +62,7 @@ class BigBirdMethod : public PatternMethod<Options> {
              .cost = "2 (D + Dv) FLOPs per visible pair, n b (window + left + right + r) pairs; "
                      "memory O(n)",
              .unsupported = {.cross = true},
+             .lists_keys = true,
              .inputs = {{"rand_blocks", "[H,T,r] or [1,T,r]", "int32",
                          "random blocks of every query block that is not global, T = nb - "
                          "global_left - global_right; -1: none; default: drawn"}},
@@ -80,10 +81,18 @@ class BigBirdMethod : public PatternMethod<Options> {
                            "global blocks at the right of the padded N", UsualGlobals),
                  IntOption("num_global_tokens", &Options::num_global_tokens, {.min = 0},
                            "of etc: at most N"),
-                 EnumOption("rand_plan", &Options::rand_plan, {"uniform", "prefix"},
-                            "draws from all blocks, or from the first ones"),
-                 IntOption("prefix_tokens", &Options::prefix_tokens, {.min = 0},
-                           "where blocks of a prefix begin; no effect on uniform"),
+                 ReadIf(
+                     "rand_blocks is absent",
+                     [](const Options&, const ProblemShape& p) {
+                       return p.Find("rand_blocks") == nullptr;
+                     },
+                     EnumOption("rand_plan", &Options::rand_plan, {"uniform", "prefix"},
+                                "draws from all blocks, or from the first ones")),
+                 ReadIf(
+                     "rand_plan is prefix",
+                     [](const Options& o) { return o.rand_plan == RandPlan::kPrefix; },
+                     IntOption("prefix_tokens", &Options::prefix_tokens, {.min = 0},
+                               "where blocks of a prefix begin")),
                  SeedOption(&Options::seed)}}) {}
 
  protected:

@@ -46,6 +46,7 @@ class BlockSparse : public PatternMethod<Options> {
              .cost = "2 (D + Dv) FLOPs per visible pair, blocks x block_q x block_k pairs; memory "
                      "O(n + blocks)",
              .unsupported = {.packed = true},
+             .lists_keys = true,
              .inputs =
                  {{"layout", "[H,nbq,nbk] or [1,nbq,nbk] or [B,H,nbq,nbk] or [B,1,nbq,nbk]",
                    "uint8", "1: the block is there; nbq = ceil(Nq / block_q), nbk likewise"},

@@ -61,15 +61,20 @@ class Blockwise : public PatternMethod<Options> {
              .summary = "One key block for every query block, permuted by head",
              .reference = "Qiu et al. 2019 (arXiv 1911.02972), section 3",
              .cost = "2 (D + Dv) FLOPs per visible pair, n^2 / nb pairs; memory O(n)",
+             .has_windows = [](const Options&) { return true; },
              .inputs = {{"perm", "[H,nb] or [1,nb]", "int32",
                          "the key block of every query block, a permutation of 0..nb-1; default: "
                          "identity_heads heads in place, the others shifted"}},
              .options = {IntOption("num_blocks", &Options::num_blocks, {.min = 1},
                                    "nb, at most Nk; blocks of the padded sequence"),
-                         IntOption("identity_heads", &Options::identity_heads, {.min = 0},
-                                   "max(1, H - (nb - 1) max(1, floor(H/6 + 1/2)))",
-                                   "heads whose blocks see themselves, at most H; no effect with "
-                                   "perm")}}) {}
+                         ReadIf(
+                             "perm is absent",
+                             [](const Options&, const ProblemShape& p) {
+                               return p.Find("perm") == nullptr;
+                             },
+                             IntOption("identity_heads", &Options::identity_heads, {.min = 0},
+                                       "max(1, H - (nb - 1) max(1, floor(H/6 + 1/2)))",
+                                       "heads whose blocks see themselves, at most H"))}}) {}
 
  protected:
   void CheckOwn(const ProblemShape& problem, const Options& o, Reasons* reasons) const override {

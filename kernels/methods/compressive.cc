@@ -23,22 +23,39 @@ using O = MemoryOptions;
 std::vector<OptionSpec<O>> Lines() {
   constexpr int64_t kMostTaps = 65536;
   std::vector<OptionSpec<O>> lines = {
-      EnumOption("compression", &O::compression,
-                 {"mean", "max", "conv", "dilated_conv", "most_used"},
-                 "how rows that leave the memory are compressed"),
+      ReadIf(
+          "return_memory or aux_loss is true",
+          [](const O& o) { return o.return_memory || o.aux_loss; },
+          EnumOption("compression", &O::compression,
+                     {"mean", "max", "conv", "dilated_conv", "most_used"},
+                     "how rows that leave the memory are compressed")),
       IntOption("rate", &O::rate, {.min = 1, .max = int64_t{1} << 30},
                 "c, rows that one compressed row stands for"),
-      IntOption("mem_len", &O::mem_len, {.min = 0}, "N",
-                "rows that the memory keeps; up to rate - 1 more wait until they fill a row"),
-      IntOption("cmem_len", &O::cmem_len, {.min = 0}, "mem_len / rate",
-                "rows that the compressed memory keeps"),
-      IntOption("kernel", &O::kernel, {.min = 1, .max = kMostTaps}, "rate",
-                "rows that dilated_conv reads for each of its own"),
-      IntOption("dilation", &O::dilation, {.min = 1, .max = kMostTaps},
-                "steps between the rows that dilated_conv reads"),
+      ReadIf(
+          "return_memory or aux_loss is true",
+          [](const O& o) { return o.return_memory || o.aux_loss; },
+          IntOption("mem_len", &O::mem_len, {.min = 0}, "N",
+                    "rows that the memory keeps; up to rate - 1 more wait until they fill a row")),
+      ReadIf(
+          "return_memory is true", [](const O& o) { return o.return_memory; },
+          IntOption("cmem_len", &O::cmem_len, {.min = 0}, "mem_len / rate",
+                    "rows that the compressed memory keeps")),
+      ReadIf(
+          "compression is dilated_conv",
+          [](const O& o) { return o.compression == Compression::kDilatedConv; },
+          IntOption("kernel", &O::kernel, {.min = 1, .max = kMostTaps}, "rate",
+                    "rows that a row of dilated_conv reads")),
+      ReadIf(
+          "compression is dilated_conv",
+          [](const O& o) { return o.compression == Compression::kDilatedConv; },
+          IntOption("dilation", &O::dilation, {.min = 1, .max = kMostTaps},
+                    "steps between the rows that dilated_conv reads")),
       BoolOption("aux_loss", &O::aux_loss,
                  "also answer how far attention over compressed rows is from that over the rows")};
-  for (OptionSpec<O>& line : MemoryLines()) lines.push_back(std::move(line));
+  const auto keeps_nothing = [](const O& o) {
+    return o.mem_len == 0 && o.cmem_len.value_or(0) == 0;
+  };
+  for (OptionSpec<O>& line : MemoryLines(keeps_nothing)) lines.push_back(std::move(line));
   return lines;
 }
 

@@ -85,16 +85,19 @@ std::vector<OptionSpec<FastOptions>> Lines() {
                  "delta: a write replaces beta of what is stored under its key"),
       EnumOption("feature_map", &O::feature_map,
                  {"dpfp", "elu_plus_one", "relu", "silu", "identity"}, "phi"),
-      IntOption("nu", &O::nu, {.min = 1, .max = kMostNu}, "for feature_map dpfp: 1..D, F = 2 nu D"),
+      ReadIf(
+          "feature_map is dpfp", [](const O& o) { return o.feature_map == FastMap::kDpfp; },
+          IntOption("nu", &O::nu, {.min = 1, .max = kMostNu}, "1..D, F = 2 nu D")),
       EnumOption("feature_norm", &O::feature_norm, {"sum", "l2", "none"},
                  "what divides each phi; with none, delta may diverge"),
       ScaleOption(&O::scale, "multiplies the output"),
       BoolOption("attention_normalize", &O::attention_normalize, "divide by sums of keys"),
-      FloatOption("eps", &O::eps, {.min = 1e-30, .max = 1e30},
-                  "added to the sums of attention_normalize"),
+      ReadIf(
+          "attention_normalize is true", [](const O& o) { return o.attention_normalize; },
+          FloatOption("eps", &O::eps, {.min = 1e-30, .max = 1e30}, "added to the sums of keys")),
       IntOption("chunk_size", &O::chunk_size, {.min = 1, .max = 256},
                 "a hint to devices that work in blocks; changes rounding at most"),
-      BoolOption("causal", &O::causal, "must be true: query i sees keys j <= i + Nk - Nq"),
+      BoolOption("causal", &O::causal, absl::StrCat("must be true: ", kCausalHelp)),
       BoolOption("return_state", &O::return_state, "also answer the state after the last key"),
   };
 }

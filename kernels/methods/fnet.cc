@@ -30,9 +30,12 @@ std::vector<OptionSpec<FnetOptions>> Lines() {
       EnumOption("hidden_scope", &O::hidden_scope, {"merged", "per_head"},
                  "channels of all heads together, or of each head alone"),
       EnumOption("norm", &O::norm, {"none", "ortho"}, "ortho: divide by sqrt(n C)"),
-      BoolOption("use_fft", &O::use_fft,
-                 "false: two products with the matrices of the transform, the same result; for Nk "
-                 "and channels up to 2048; no effect with lengths"),
+      ReadIf(
+          "lengths are absent", [](const O&, const ProblemShape& p) { return !HasLengths(p); },
+          BoolOption(
+              "use_fft", &O::use_fft,
+              "false: two products with the matrices of the transform, the same result; for Nk "
+              "and channels up to 2048")),
   };
 }
 

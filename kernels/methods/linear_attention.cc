@@ -48,16 +48,27 @@ std::vector<OptionSpec<LinearOptions>> Lines() {
   return {
       EnumOption("feature_map", &O::feature_map, LinearMapNames(), "phi"),
       BoolOption("normalize", &O::normalize, "false: out = scale * sum, no division"),
-      FloatOption("eps", &O::eps, {.min = 0, .max = 1e30},
-                  "added to the normaliser; no effect with feature_map exp and softmax"),
+      ReadIf(
+          "feature_map is neither exp nor softmax",
+          [](const O& o) {
+            return o.feature_map != LinearMap::kExp && o.feature_map != LinearMap::kSoftmax;
+          },
+          FloatOption("eps", &O::eps, {.min = 0, .max = 1e30}, "added to the normaliser")),
       BoolOption("feature_sum_norm", &O::feature_sum_norm, "divide each phi by its own sum"),
-      EnumOption("causal_norm", &O::causal_norm, {"prefix", "joint"},
-                 "for causal feature_map softmax: channels normalised alone, or together"),
-      IntOption("nu", &O::nu, {.min = 1, .max = kMostNu}, "for feature_map dpfp: 1..D, F = 2 nu D"),
+      ReadIf(
+          "causal is true and feature_map is softmax",
+          [](const O& o) { return o.causal && o.feature_map == LinearMap::kSoftmax; },
+          EnumOption("causal_norm", &O::causal_norm, {"prefix", "joint"},
+                     "channels normalised alone, or together")),
+      ReadIf(
+          "feature_map is dpfp", [](const O& o) { return o.feature_map == LinearMap::kDpfp; },
+          IntOption("nu", &O::nu, {.min = 1, .max = kMostNu}, "1..D, F = 2 nu D")),
       IntOption("chunk_size", &O::chunk_size, {.min = 1, .max = 1024},
                 "a hint to devices that work in blocks; changes rounding at most"),
-      ScaleOption(&O::scale, "used only when normalize is false"),
-      BoolOption("causal", &O::causal, "query i sees keys j <= i + Nk - Nq"),
+      ReadIf(
+          "normalize is false", [](const O& o) { return !o.normalize; },
+          ScaleOption(&O::scale, "multiplies the output")),
+      CausalOption(&O::causal),
       BoolOption("return_state", &O::return_state,
                  "causal: also answer the state after the last key"),
       SeedOption(&O::seed),

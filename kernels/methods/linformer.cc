@@ -47,11 +47,22 @@ struct LinformerOptions {
 std::vector<OptionSpec<LinformerOptions>> Lines() {
   using O = LinformerOptions;
   return {
-      IntOption("k", &O::k, {.min = 1, .max = kMostColumns}, kColumns,
-                "columns; where e or f is sent, theirs; no effect with conv weights"),
+      ReadIf(
+          "convolution weights are absent",
+          [](const O&, const ProblemShape& p) {
+            return p.Find("conv_weight_k") == nullptr && p.Find("conv_weight_v") == nullptr;
+          },
+          IntOption("k", &O::k, {.min = 1, .max = kMostColumns}, kColumns,
+                    "columns; where e or f is sent, theirs")),
       EnumOption("projection", &O::projection, ProjectionNames(), "how n rows become columns"),
-      EnumOption("sharing", &O::sharing, {"none", "headwise", "kv", "layerwise"},
-                 "of what is drawn: e and f per head, of all heads, or one for both"),
+      ReadIf(
+          "projection is linear and e or f is absent",
+          [](const O& o, const ProblemShape& p) {
+            return o.projection == Projection::kLinear &&
+                   (p.Find("e") == nullptr || p.Find("f") == nullptr);
+          },
+          EnumOption("sharing", &O::sharing, {"none", "headwise", "kv", "layerwise"},
+                     "of what is drawn: e and f per head, of all heads, or one for both")),
       ScaleOption(&O::scale, "multiplies q Kbar^T"),
       SeedOption(&O::seed),
   };

@@ -60,20 +60,41 @@ class Local : public PatternMethod<Options> {
              .options = {
                  EnumOption("granularity", &Options::granularity, {"token", "block"},
                             "whether the window moves by keys or by blocks"),
-                 IntOption("window_left", &Options::window_left, {.min = -1},
-                           "required when granularity is token",
-                           "keys before p, not counting p; -1: no limit; no effect on blocks"),
-                 IntOption("window_right", &Options::window_right, {.min = -1}, "window_left",
-                           "keys after p; -1: no limit; no effect on blocks, or when causal",
-                           [](const Options& o, int64_t) { return o.window_left.value_or(0); }),
-                 IntOption("block", &Options::block, {.min = 1},
-                           "required when granularity is block", "W, in keys; no effect on tokens"),
-                 IntOption("look_backward", &Options::look_backward, {.min = 0},
-                           "blocks seen before the own one; no effect on tokens"),
-                 IntOption("look_forward", &Options::look_forward, {.min = 0},
-                           "0 if causal, else 1",
-                           "blocks seen after the own one; no effect on tokens",
-                           [](const Options& o, int64_t) { return UsualLookForward(o); })}}) {}
+                 ReadIf(
+                     "granularity is token",
+                     [](const Options& o) { return o.granularity == Granularity::kToken; },
+                     IntOption("window_left", &Options::window_left, {.min = -1},
+                               "required when granularity is token",
+                               absl::StrCat("keys before p, not counting p; -1: no limit; ",
+                                            kPositionHelp))),
+                 ReadIf(
+                     "granularity is token and causal is false",
+                     [](const Options& o) {
+                       return o.granularity == Granularity::kToken && !o.causal;
+                     },
+                     IntOption(
+                         "window_right", &Options::window_right, {.min = -1}, "window_left",
+                         "keys after p; -1: no limit",
+                         [](const Options& o, int64_t) { return o.window_left.value_or(0); })),
+                 ReadIf(
+                     "granularity is block",
+                     [](const Options& o) { return o.granularity == Granularity::kBlock; },
+                     IntOption("block", &Options::block, {.min = 1},
+                               "required when granularity is block",
+                               absl::StrCat("W, in keys; ", kPositionHelp))),
+                 ReadIf(
+                     "granularity is block",
+                     [](const Options& o) { return o.granularity == Granularity::kBlock; },
+                     IntOption("look_backward", &Options::look_backward, {.min = 0},
+                               "blocks seen before the own one")),
+                 ReadIf(
+                     "granularity is block and causal is false",
+                     [](const Options& o) {
+                       return o.granularity == Granularity::kBlock && !o.causal;
+                     },
+                     IntOption("look_forward", &Options::look_forward, {.min = 0},
+                               "0 if causal, else 1", "blocks seen after the own one",
+                               [](const Options& o, int64_t) { return UsualLookForward(o); }))}}) {}
 
  protected:
   void CheckOwn(const ProblemShape&, const Options& o, Reasons* reasons) const override {

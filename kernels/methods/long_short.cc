@@ -68,18 +68,28 @@ std::vector<OptionSpec<O>> Lines() {
                               [](const O& o, int64_t) { return O{.causal = o.causal}.Width(); }),
                     &O::window),
       ModeOption(),
-      IntOption("segment_len", &O::segment_len, {.min = 1, .max = 65536},
-                "l, positions of a segment; causal only"),
-      EnumOption("segment_visibility", &O::segment_visibility, {"strict", "completed"},
-                 "causal: segments before that of p, or all that end at or before p"),
+      ReadIf(
+          "causal is true", [](const O& o) { return o.causal; },
+          IntOption("segment_len", &O::segment_len, {.min = 1, .max = 65536},
+                    "l, positions of a segment")),
+      ReadIf(
+          "causal is true", [](const O& o) { return o.causal; },
+          EnumOption("segment_visibility", &O::segment_visibility, {"strict", "completed"},
+                     "segments before that of p, or all that end at or before p")),
       BoolOption("dual_ln", &O::dual_ln, "layer norms of near and of compressed keys and values"),
-      EnumOption("ln_scope", &O::ln_scope, {"model", "head"},
-                 "norms over all features of a position, or over those of a head"),
-      EnumOption("ln_order", &O::ln_order, {"paper", "nested"},
-                 "what is compressed: raw keys and values, or normed ones"),
-      FloatOption("ln_eps", &O::ln_eps, {.min = 1e-30, .max = 1e30}, "added to the variance"),
+      ReadIf(
+          "dual_ln is true", [](const O& o) { return o.dual_ln; },
+          EnumOption("ln_scope", &O::ln_scope, {"model", "head"},
+                     "norms over all features of a position, or over those of a head")),
+      ReadIf(
+          "dual_ln is true", [](const O& o) { return o.dual_ln; },
+          EnumOption("ln_order", &O::ln_order, {"paper", "nested"},
+                     "what is compressed: raw keys and values, or normed ones")),
+      ReadIf(
+          "dual_ln is true", [](const O& o) { return o.dual_ln; },
+          FloatOption("ln_eps", &O::ln_eps, {.min = 1e-30, .max = 1e30}, "added to the variance")),
       ScaleOption(&O::scale, "multiplies q k^T"),
-      BoolOption("causal", &O::causal, "query i sees keys j <= i + Nk - Nq"),
+      CausalOption(&O::causal),
       SeedOption(&O::seed),
   };
 }

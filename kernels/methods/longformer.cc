@@ -85,7 +85,8 @@ class Longformer : public PatternMethod<Options> {
                         Differentiable("v_global", "[B,Hkv,Nk,Dv]",
                                        "values that global rows see; default v")},
              .options = {IntOption("window", &Options::window, {.min = 1},
-                                   "w, keys on either side, in dilated steps"),
+                                   absl::StrCat("w, keys on either side of p, in dilated steps; ",
+                                                kPositionHelp)),
                          IntsOption("dilation", &Options::dilation, {.min = 1},
                                     "distance of the window's keys, of all heads or of each")}}) {}
 

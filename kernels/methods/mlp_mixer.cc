@@ -41,7 +41,10 @@ std::vector<OptionSpec<MixerOptions>> Lines() {
       EnumOption("act", &O::act, {"gelu_tanh", "gelu_erf", "relu", "identity"},
                  "activation between the layers"),
       BoolOption("pre_norm", &O::pre_norm, "normalise the channels of a row first"),
-      FloatOption("norm_eps", &O::norm_eps, {.min = 1e-30, .max = 1e30}, "added to the variance"),
+      ReadIf(
+          "pre_norm is true", [](const O& o) { return o.pre_norm; },
+          FloatOption("norm_eps", &O::norm_eps, {.min = 1e-30, .max = 1e30},
+                      "added to the variance")),
       BoolOption("residual", &O::residual, "add v to the result"),
       SeedOption(&O::seed),
   };

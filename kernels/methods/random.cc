@@ -32,6 +32,7 @@ class Random : public PatternMethod<Options> {
              .summary = "R random keys for every query",
              .reference = "Zaheer et al. 2020 (arXiv 2007.14062), section 2",
              .cost = "2 (D + Dv) FLOPs per visible pair, n R pairs; memory O(n R) for the lists",
+             .lists_keys = true,
              .has_windows = [](const Options& o) { return o.include_self; },
              .inputs = {{"rand_keys", "[H,Nq,R] or [1,Nq,R] or [B,H,Nq,R] or [B,1,Nq,R]", "int32",
                          "keys of every query; others than 0..Nk-1 are ignored; default: drawn"}},
@@ -39,8 +40,13 @@ class Random : public PatternMethod<Options> {
                  IntOption("num_random", &Options::num_random, {.min = 1},
                            "required without rand_keys", "R, at most Nk"),
                  BoolOption("include_self", &Options::include_self,
-                            "adds the key at the query's own position"),
-                 BoolOption("per_head", &Options::per_head, "false: one draw for all heads"),
+                            absl::StrCat("adds the key at p; ", kPositionHelp)),
+                 ReadIf(
+                     "rand_keys is absent",
+                     [](const Options&, const ProblemShape& p) {
+                       return p.Find("rand_keys") == nullptr;
+                     },
+                     BoolOption("per_head", &Options::per_head, "false: one draw for all heads")),
                  SeedOption(&Options::seed)}}) {}
 
  protected:

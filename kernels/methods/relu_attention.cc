@@ -65,8 +65,12 @@ class ReluAttention : public PatternMethod<Options> {
                      "phi"),
                  FloatOption("alpha", &Options::alpha, {.min = 0, .max = 2},
                              "power of the length that divides"),
-                 EnumOption("length_norm", &Options::length_norm, {"nk", "visible", "avg", "none"},
-                            "the length: valid keys, seen keys, (nk + 1) / 2, or 1"),
+                 ReadIf(
+                     "length_value is absent",
+                     [](const Options& o) { return !o.length_value.has_value(); },
+                     EnumOption("length_norm", &Options::length_norm,
+                                {"nk", "visible", "avg", "none"},
+                                "the length: valid keys, seen keys, (nk + 1) / 2, or 1")),
                  FloatOption("length_value", &Options::length_value, {.min = 1e-15, .max = 1e15},
                              "none", "a length that takes the place of length_norm's")}}) {}
 

@@ -43,10 +43,14 @@ std::vector<OptionSpec<SetOptions>> Lines() {
   return {
       EnumOption("mode", &O::mode, {"isab", "pma"},
                  "q attends to what inducing rows gather, or seeds pool the keys"),
-      IntOption("num_inducing", &O::num_inducing, {.min = 1, .max = kMostRows}, kInducing,
-                "rows of I; where inducing is sent, its own; isab only"),
-      IntOption("num_seeds", &O::num_seeds, {.min = 1, .max = kMostRows}, kSeeds,
-                "rows of S, and of out; where seeds is sent, its own; pma only"),
+      ReadIf(
+          "mode is isab", [](const O& o) { return !o.IsPma(); },
+          IntOption("num_inducing", &O::num_inducing, {.min = 1, .max = kMostRows}, kInducing,
+                    "rows of I; where inducing is sent, its own")),
+      ReadIf(
+          "mode is pma", [](const O& o) { return o.IsPma(); },
+          IntOption("num_seeds", &O::num_seeds, {.min = 1, .max = kMostRows}, kSeeds,
+                    "rows of S, and of out; where seeds is sent, its own")),
       BoolOption("residual", &O::residual, "adds to each attention its queries; needs Dv = D"),
       ScaleOption(&O::scale, "multiplies the products of queries and keys"),
       SeedOption(&O::seed),

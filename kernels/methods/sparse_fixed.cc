@@ -52,19 +52,29 @@ class SparseFixed : public PatternMethod<Options> {
              .cost = "2 (D + Dv) FLOPs per visible pair, n (s + c n/s) pairs; memory O(n)",
              .has_windows = [](const Options&) { return true; },
              .options = {
-                 IntOption("stride", &Options::stride, {.min = 1}, "s, keys of a segment"),
-                 IntOption("summary", &Options::summary, {.min = 1},
-                           "c, summary columns of a segment; at most stride"),
-                 IntOption("num_verts", &Options::num_verts, {.min = 1},
-                           "places of the columns that heads take in turn; at most "
-                           "stride / summary"),
+                 IntOption("stride", &Options::stride, {.min = 1},
+                           absl::StrCat("s, keys of a segment; ", kPositionHelp)),
+                 ReadIf(
+                     "part is union, summary or alternate",
+                     [](const Options& o) { return o.part != Part::kSegment; },
+                     IntOption("summary", &Options::summary, {.min = 1},
+                               "c, summary columns of a segment; at most stride")),
+                 ReadIf(
+                     "part is union, summary or alternate",
+                     [](const Options& o) { return o.part != Part::kSegment; },
+                     IntOption("num_verts", &Options::num_verts, {.min = 1},
+                               "places of the columns that heads take in turn; at most "
+                               "stride / summary")),
                  EnumOption("part", &Options::part, {"union", "segment", "summary", "alternate"},
                             "one softmax over both, one of them, or heads in turn"),
                  BoolOption("horizontal", &Options::horizontal,
                             "summary rows see everything; not with causal, part union only"),
-                 BoolOption(
-                     "tail_summary", &Options::tail_summary,
-                     "a short last segment of the padded keys has summary columns, too")}}) {}
+                 ReadIf(
+                     "part is union, summary or alternate",
+                     [](const Options& o) { return o.part != Part::kSegment; },
+                     BoolOption(
+                         "tail_summary", &Options::tail_summary,
+                         "a short last segment of the padded keys has summary columns, too"))}}) {}
 
  protected:
   void CheckOwn(const ProblemShape& problem, const Options& o, Reasons* reasons) const override {

@@ -25,7 +25,8 @@ class SparseStrided : public PatternMethod<Options> {
              .cost = "2 (D + Dv) FLOPs per visible pair, n (s + n/s) pairs; memory O(n)",
              .has_windows = [](const Options&) { return true; },
              .options = {
-                 IntOption("stride", &Options::stride, {.min = 1}, "s; about sqrt(n) is good"),
+                 IntOption("stride", &Options::stride, {.min = 1},
+                           absl::StrCat("s; about sqrt(n) is good; ", kPositionHelp)),
                  EnumOption("part", &Options::part, {"union", "window", "comb", "alternate"},
                             "one softmax over both, one of them, or heads in turn")}}) {}
 

@@ -18,11 +18,16 @@ using O = MemoryOptions;
 
 std::vector<OptionSpec<O>> Lines() {
   std::vector<OptionSpec<O>> lines = {
-      IntOption("mem_len", &O::mem_len, {.min = 0}, /*usual=*/0,
-                "rows that the returned memory keeps at most"),
-      IntOption("ext_len", &O::ext_len, {.min = 0},
-                "the newest rows of the segment, which the returned memory leaves out")};
-  for (OptionSpec<O>& line : MemoryLines()) lines.push_back(std::move(line));
+      ReadIf(
+          "return_memory is true", [](const O& o) { return o.return_memory; },
+          IntOption("mem_len", &O::mem_len, {.min = 0}, /*usual=*/0,
+                    "rows that the returned memory keeps at most")),
+      ReadIf(
+          "return_memory is true", [](const O& o) { return o.return_memory; },
+          IntOption("ext_len", &O::ext_len, {.min = 0},
+                    "the newest rows of the segment, which the returned memory leaves out"))};
+  for (OptionSpec<O>& line : MemoryLines([](const O& o) { return o.mem_len.value_or(0) == 0; }))
+    lines.push_back(std::move(line));
   return lines;
 }
 

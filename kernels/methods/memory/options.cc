@@ -73,15 +73,25 @@ void CheckRelative(const ProblemShape& p, const O& o, Reasons* reasons) {
 
 }  // namespace
 
-std::vector<OptionSpec<O>> MemoryLines() {
+std::vector<OptionSpec<O>> MemoryLines(const std::function<bool(const O&)>& keeps_nothing) {
+  OptionSpec<O> return_memory =
+      BoolOption("return_memory", &O::return_memory,
+                 "also answer the memory for the next segment, and how long it is");
+  return_memory.note = [=](const O& o, const ProblemShape&) -> std::string {
+    return keeps_nothing(o) ? "answers a memory that keeps no rows, as mem_len is 0" : "";
+  };
   return {
       ClampOption(),
       IntOption("same_length", &O::same_length, {.min = 0},
                 "W: a query sees the W latest keys up to its own; 0: all"),
-      BoolOption("return_memory", &O::return_memory,
-                 "also answer the memory for the next segment, and how long it is"),
-      BoolOption("grad_memory", &O::grad_memory,
-                 "a backward answers gradients of the memory; false: it is a constant"),
+      std::move(return_memory),
+      ReadIf(
+          "a memory is sent",
+          [](const O&, const ProblemShape& p) {
+            return p.Find("mem_k") != nullptr || p.Find("cmem_k") != nullptr;
+          },
+          BoolOption("grad_memory", &O::grad_memory,
+                     "a backward answers gradients of the memory; false: it is a constant")),
       ScaleOption(&O::scale, "multiplies both terms of the scores"),
       SeedOption(&O::seed),
   };

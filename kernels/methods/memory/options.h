@@ -1,6 +1,7 @@
 // Options and tensors of the methods with segment memories.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -40,8 +41,10 @@ struct MemoryOptions {
   }
 };
 
-// The lines that both methods have.
-std::vector<OptionSpec<MemoryOptions>> MemoryLines();
+// The lines that both methods have. `keeps_nothing`: whether the returned memory has no rows of the
+// segment.
+std::vector<OptionSpec<MemoryOptions>> MemoryLines(
+    const std::function<bool(const MemoryOptions&)>& keeps_nothing);
 
 // q, k, v, lengths, the relative term, bias, mem_k and mem_v with their lengths.
 std::vector<TensorInfo> MemoryInputs();

@@ -71,18 +71,36 @@ std::vector<OptionSpec<MemoryCompressedOptions>> MemoryCompressedLines() {
   return {
       EnumOption("layer", &O::layer, {"memory", "local"},
                  "attention to cells, or to the keys of the same block"),
-      IntOption("factor", &O::factor, {.min = 1, .max = kMostFactor}, kFactor,
-                "f, rows of a cell; where conv_wk or conv_wv is sent, theirs; memory only"),
-      IntOption("block", &O::block, {.min = 1}, "keys of a block; local only"),
-      EnumOption("pad", &O::pad, {"left", "right", "drop"},
-                 "zero rows before or after the keys up to a multiple of f, or the rest left out"),
-      EnumOption("rule", &O::rule, {"inclusive", "strict"},
-                 "causal: a cell is seen from its last row on, or from the row after it"),
-      BoolOption("null", &O::null, "a key that every query sees comes first"),
-      BoolOption("first_key", &O::first_key, "row 0 of the keys in the place of the null key"),
-      BoolOption("share_conv", &O::share_conv, "conv_wk and conv_bk of v, too; needs Dv = D"),
+      ReadIf(
+          "layer is memory", [](const O& o) { return !o.IsLocal(); },
+          IntOption("factor", &O::factor, {.min = 1, .max = kMostFactor}, kFactor,
+                    "f, rows of a cell; where conv_wk or conv_wv is sent, theirs")),
+      ReadIf(
+          "layer is local", [](const O& o) { return o.IsLocal(); },
+          IntOption("block", &O::block, {.min = 1}, "keys of a block")),
+      ReadIf(
+          "layer is memory", [](const O& o) { return !o.IsLocal(); },
+          EnumOption(
+              "pad", &O::pad, {"left", "right", "drop"},
+              "zero rows before or after the keys up to a multiple of f, or the rest left out")),
+      ReadIf(
+          "layer is memory and causal is true", [](const O& o) { return !o.IsLocal() && o.causal; },
+          EnumOption("rule", &O::rule, {"inclusive", "strict"},
+                     "a cell is seen from its last row on, or from the row after it")),
+      ReadIf(
+          "layer is memory and first_key is false",
+          [](const O& o) { return !o.IsLocal() && !o.first_key; },
+          BoolOption("null", &O::null, "a key that every query sees comes first")),
+      ReadIf(
+          "layer is memory", [](const O& o) { return !o.IsLocal(); },
+          BoolOption("first_key", &O::first_key, "row 0 of the keys in the place of the null key")),
+      ReadIf(
+          "layer is memory", [](const O& o) { return !o.IsLocal(); },
+          BoolOption("share_conv", &O::share_conv, "conv_wk and conv_bk of v, too; needs Dv = D")),
       ScaleOption(&O::scale, "multiplies q k^T"),
-      BoolOption("causal", &O::causal, "query i sees what ends at or before i + Nk - Nq"),
+      BoolOption(
+          "causal", &O::causal,
+          "query i sees what ends at or before i + Nk - Nq, also where kv_lengths end before Nk"),
       SeedOption(&O::seed),
   };
 }

@@ -11,7 +11,13 @@ std::vector<TensorInfo> AllInputs(const Unsupported& unsupported,
                                   const std::vector<TensorInfo>& own) {
   std::vector<TensorInfo> inputs = CommonInputs();
   if (!unsupported.cross) {
-    inputs.push_back({"causal_offset", "[B]", "int32", "position of query 0; default Nk - Nq"});
+    for (TensorInfo& input : inputs) {
+      if (input.name != "kv_lengths") continue;
+      input.help +=
+          ", yet count in Nk - Nq: for a padded cache send causal_offset = kv_lengths - Nq";
+    }
+    inputs.push_back({"causal_offset", "[B]", "int32",
+                      "position of query 0; default Nk - Nq, whatever kv_lengths are"});
   }
   inputs.push_back(
       {"segment_ids_q", "[B,Nq]", "int32", "visible only if equal and >= 0; with segment_ids_kv"});
@@ -64,11 +70,11 @@ Support SupportOf(const Unsupported& unsupported) {
 }
 
 std::vector<OptionSpec<PatternOptions>> CommonOptions(const Unsupported& unsupported,
-                                                      std::string causal) {
+                                                      std::string causal, bool lists_keys) {
   using O = PatternOptions;
   if (causal.empty()) {
-    causal = unsupported.cross ? "query i sees keys j <= i"
-                               : "query i sees keys j <= i + Nk - Nq, or i + causal_offset[b]";
+    causal = "query i sees keys j <= i";
+    if (!unsupported.cross) causal = absl::StrCat("query i sees keys j <= p; ", kPositionHelp);
   }
   const auto usual_scale = [](const O&, int64_t D) {
     return 1 / std::sqrt(static_cast<double>(D));
@@ -83,9 +89,10 @@ std::vector<OptionSpec<PatternOptions>> CommonOptions(const Unsupported& unsuppo
                                "adds -slope_h |p - j| with the standard slopes; sending "
                                "alibi_slopes does so too"));
   }
-  lines.push_back(EnumOption("duplicates", &O::duplicates, {"set", "multiset"},
-                             "whether a key that is listed twice counts twice; no effect where "
-                             "nothing is listed"));
+  const auto duplicates = EnumOption("duplicates", &O::duplicates, {"set", "multiset"},
+                                     "whether a key that is listed twice counts twice");
+  const auto is_read = [](const O&) { return false; };
+  lines.push_back(lists_keys ? duplicates : ReadIf("keys are listed", is_read, duplicates));
   return lines;
 }
 

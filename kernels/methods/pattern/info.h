@@ -16,6 +16,10 @@ namespace attnd {
 // Whether a key that is listed twice counts once or twice.
 enum class Duplicates : uint8_t { kSet, kMultiset };
 
+// What help says of the position p of query i, around which keys are seen.
+constexpr char kPositionHelp[] =
+    "p = i + Nk - Nq, or i + causal_offset[b]; padded cache: causal_offset = kv_lengths - Nq";
+
 struct PatternOptions {
   std::optional<double> scale;  // unset: 1/sqrt(D)
   bool causal = false;
@@ -36,6 +40,7 @@ template <class O>
 struct PatternInfo {
   std::string id, summary, reference, cost;
   Unsupported unsupported = {};
+  bool lists_keys = false;  // and may list one twice
   // Whether what a query sees follows from its position also without causal.
   std::function<bool(const O&)> has_windows = [](const O&) { return false; };
   // Its own, after the common ones; one of a common name takes the place of that one.
@@ -50,7 +55,7 @@ std::vector<TensorInfo> AllInputs(const Unsupported& unsupported,
 std::vector<TensorInfo> AllOutputs(const Unsupported& unsupported);
 Support SupportOf(const Unsupported& unsupported);
 std::vector<OptionSpec<PatternOptions>> CommonOptions(const Unsupported& unsupported,
-                                                      std::string causal);
+                                                      std::string causal, bool lists_keys);
 }  // namespace pattern_internal
 
 }  // namespace attnd

@@ -54,7 +54,8 @@ class PatternMethod : public MethodOf<O> {
  private:
   static std::vector<OptionSpec<O>> AllOptions(const PatternInfo<O>& info) {
     std::vector<OptionSpec<O>> lines = info.options;
-    for (auto& line : pattern_internal::CommonOptions(info.unsupported, info.causal)) {
+    for (auto& line :
+         pattern_internal::CommonOptions(info.unsupported, info.causal, info.lists_keys)) {
       lines.push_back({line.info, line.set, line.get, line.derived, line.note});
     }
     return lines;

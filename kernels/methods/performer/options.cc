@@ -83,25 +83,52 @@ std::vector<OptionSpec<PerformerOptions>> PerformerLines() {
   for (const auto& [name, op] : KernelFns()) fns.push_back(name);
   return {
       EnumOption("kind", &O::kind, {"positive", "hyperbolic", "trig", "generalized"}, "phi"),
-      IntOption("num_features", &O::num_features, {.min = 1, .max = 65536}, 256,
-                "m: rows of a drawn omega"),
-      BoolOption("orthogonal", &O::orthogonal, "orthogonal rows in blocks of D, else independent"),
-      EnumOption("norms", &O::norms, {"chi", "sqrt_d"}, "lengths of orthogonal rows"),
+      ReadIf(
+          "features are projected", [](const O& o) { return o.IsProjected(); },
+          IntOption("num_features", &O::num_features, {.min = 1, .max = 65536}, 256,
+                    "m: rows of a drawn omega")),
+      ReadIf(
+          "omega is drawn",
+          [](const O& o, const ProblemShape& p) {
+            return o.IsProjected() && p.Find("omega") == nullptr;
+          },
+          BoolOption("orthogonal", &O::orthogonal,
+                     "orthogonal rows in blocks of D, else independent")),
+      ReadIf(
+          "omega is drawn and orthogonal",
+          [](const O& o, const ProblemShape& p) {
+            return o.IsProjected() && o.orthogonal && p.Find("omega") == nullptr;
+          },
+          EnumOption("norms", &O::norms, {"chi", "sqrt_d"}, "lengths of orthogonal rows")),
       FloatOption("feature_eps", &O::feature_eps, feature, "1e-6; generalized 1e-3; trig 0",
                   "added to every feature",
                   [](const O& o, int64_t) { return OptionValue(o.FeatureEps()); }),
       StabilizerLine(),
-      FloatOption("den_eps", &O::den_eps, eps, "1e-6; generalized 0",
-                  "2 den_eps is added to normalisers within +-den_eps",
-                  [](const O& o, int64_t) { return OptionValue(o.DenEps()); }),
+      ReadIf(
+          "renormalize is true", [](const O& o) { return o.renormalize; },
+          FloatOption("den_eps", &O::den_eps, eps, "1e-6; generalized 0",
+                      "2 den_eps is added to normalisers within +-den_eps",
+                      [](const O& o, int64_t) { return OptionValue(o.DenEps()); })),
       BoolOption("renormalize", &O::renormalize, "false: out = sum exp(s_q + s_k), no division"),
-      EnumOption("kernel_fn", &O::kernel_fn, fns, "of kind generalized"),
-      BoolOption("project", &O::project, "for kind generalized; false: no omega, F = D"),
-      BoolOption("feature_ratio", &O::feature_ratio,
-                 "for kind generalized: kernel_fn takes m^-1/2 u"),
-      IntOption("redraw", &O::redraw, {.min = 0}, "each value draws another omega of one seed"),
+      ReadIf(
+          "kind is generalized", [](const O& o) { return o.Is(Kind::kGeneralized); },
+          EnumOption("kernel_fn", &O::kernel_fn, fns, "phi of kind generalized")),
+      ReadIf(
+          "kind is generalized", [](const O& o) { return o.Is(Kind::kGeneralized); },
+          BoolOption("project", &O::project, "false: no omega, F = D")),
+      ReadIf(
+          "kind is generalized and project is true",
+          [](const O& o) { return o.Is(Kind::kGeneralized) && o.project; },
+          BoolOption("feature_ratio", &O::feature_ratio, "kernel_fn takes m^-1/2 u")),
+      ReadIf(
+          "omega is drawn",
+          [](const O& o, const ProblemShape& p) {
+            return o.IsProjected() && p.Find("omega") == nullptr;
+          },
+          IntOption("redraw", &O::redraw, {.min = 0},
+                    "each value draws another omega of one seed")),
       ScaleOption(&O::scale, "q and k are multiplied by its root"),
-      BoolOption("causal", &O::causal, "query i sees keys j <= i + Nk - Nq"),
+      CausalOption(&O::causal),
       BoolOption("return_state", &O::return_state,
                  "causal: also answer the state after the last key"),
       SeedOption(&O::seed),

@@ -103,9 +103,11 @@ void CheckAsked(const ProblemShape& p, const RoutingOptions& o, Reasons* reasons
 std::vector<OptionSpec<RoutingOptions>> RoutingLines() {
   using O = RoutingOptions;
   return {
-      IntOption("n_clusters", &O::n_clusters, {.min = 1, .max = kMostClusters},
-                "max(1, round(sqrt(Nk)))",
-                "default of the padded Nk; no effect where means is sent"),
+      ReadIf(
+          "means is absent",
+          [](const O&, const ProblemShape& p) { return p.Find("means") == nullptr; },
+          IntOption("n_clusters", &O::n_clusters, {.min = 1, .max = kMostClusters},
+                    "max(1, round(sqrt(Nk)))", "clusters of a head; default of the padded Nk")),
       IntOption("window", &O::window, {.min = 1}, "ceil(Nk / n_clusters)",
                 "queries of a cluster; of fewer rows all; default of the padded Nk"),
       IntOption("kv_window", &O::kv_window, {.min = 1}, "window", "keys of a cluster"),
@@ -122,10 +124,15 @@ std::vector<OptionSpec<RoutingOptions>> RoutingLines() {
           "causal", &O::causal,
           "query i sees keys j <= i + Nk - Nq; later tokens still change who is in a cluster"),
       ScaleOption(&O::scale, "multiplies q k^T"),
-      FloatOption("commitment", &O::commitment, {.min = 0, .max = 1e30}, "weight of aux"),
+      ReadIf(
+          "aux_loss is true", [](const O& o) { return o.aux_loss; },
+          FloatOption("commitment", &O::commitment, {.min = 0, .max = 1e30}, "weight of aux")),
       BoolOption("aux_loss", &O::aux_loss, "also answer aux"),
       BoolOption("return_centroids", &O::return_centroids, "also answer the updated centroids"),
-      FloatOption("ema_decay", &O::ema_decay, {.min = 0, .max = 1}, "of that update; < 1"),
+      ReadIf(
+          "return_centroids is true", [](const O& o) { return o.return_centroids; },
+          FloatOption("ema_decay", &O::ema_decay, {.min = 0, .max = 1},
+                      "of the update of centroids; < 1")),
       SeedOption(&O::seed),
   };
 }

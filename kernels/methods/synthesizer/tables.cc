@@ -37,16 +37,31 @@ std::vector<OptionSpec<SynthesizerOptions>> SynthesizerLines() {
   using O = SynthesizerOptions;
   return {
       EnumsOption("components", &O::components, ComponentNames(), "the scores that are added up"),
-      EnumOption("mix", &O::mix, {"sum", "softmax"},
-                 "softmax: components weigh as softmax(mix_logits)"),
-      IntOption("rank", &O::rank, {.min = 1, .max = 1024}, kUsualRank,
-                "of r1 and r2; where they are sent, it must be theirs"),
-      IntOption("a", &O::a, {.min = 1}, "ceil(sqrt(Nk))",
-                "of factorized_dense: 1..Nk; b = ceil(Nk/a) unless f_b is sent"),
-      IntOption("row_offset", &O::row_offset, {.min = 0}, "Nk - Nq if causal, else 0",
-                "row of r and r1 that query 0 reads"),
-      ScaleOption(&O::scale, "multiplies q k^T of the component dot"),
-      BoolOption("causal", &O::causal, "query i sees keys j <= i + Nk - Nq"),
+      ReadIf(
+          "components has two or more", [](const O& o) { return o.components.size() > 1; },
+          EnumOption("mix", &O::mix, {"sum", "softmax"},
+                     "softmax: components weigh as softmax(mix_logits)")),
+      ReadIf(
+          "components has factorized_random",
+          [](const O& o) { return o.Has(Component::kFactorizedRandom); },
+          IntOption("rank", &O::rank, {.min = 1, .max = 1024}, kUsualRank,
+                    "of r1 and r2; where they are sent, it must be theirs")),
+      ReadIf(
+          "components has factorized_dense",
+          [](const O& o) { return o.Has(Component::kFactorizedDense); },
+          IntOption("a", &O::a, {.min = 1}, "ceil(sqrt(Nk))",
+                    "1..Nk; b = ceil(Nk/a) unless f_b is sent")),
+      ReadIf(
+          "components has random or factorized_random",
+          [](const O& o) {
+            return o.Has(Component::kRandom) || o.Has(Component::kFactorizedRandom);
+          },
+          IntOption("row_offset", &O::row_offset, {.min = 0}, "Nk - Nq if causal, else 0",
+                    "row of r and r1 that query 0 reads")),
+      ReadIf(
+          "components has dot", [](const O& o) { return o.Has(Component::kDot); },
+          ScaleOption(&O::scale, "multiplies q k^T")),
+      CausalOption(&O::causal),
       SeedOption(&O::seed),
   };
 }
