@@ -5,12 +5,20 @@
 
 #include "attn/v1/attention.pb.h"
 #include "server/no_memory.h"
+#include "server/plan_limits.h"
 #include "server/planner.h"
 #include "server/reply.h"
 #include "server/small_call.h"
 
 namespace attnd {
 namespace {
+
+// Of the message without its payloads.
+int64_t HeadBytes(const attn::v1::EstimateRequest& request) {
+  size_t bytes = request.ByteSizeLong();
+  for (const std::string& raw : request.raw()) bytes -= raw.size();
+  return static_cast<int64_t>(bytes);
+}
 
 class EstimateCall final : public SmallCall<attn::v1::EstimateRequest> {
  public:
@@ -24,7 +32,7 @@ class EstimateCall final : public SmallCall<attn::v1::EstimateRequest> {
  private:
   void OnRequest(Rpc& rpc, const attn::v1::EstimateRequest& request) override;
   void Later(Rpc& rpc, int64_t work, std::function<void(Rpc& rpc)> answer);
-  void Answer(Rpc& rpc, DecodedRequest decoded) const;
+  void Answer(Rpc& rpc, DecodedRequest decoded, int64_t head_bytes) const;
 
   TensorContext* const context_;
   std::shared_ptr<RunControl> control_;  // of the planner's job; null: none
@@ -42,9 +50,13 @@ void EstimateCall::OnRequest(Rpc& rpc, const attn::v1::EstimateRequest& request)
   DecodedRequest decoded = DecodeEnvelope(request, context_->decode(rpc.client()));
   decoded.assumes_gradient = true;
   const int64_t work = WorkOf(decoded);
-  if (control_ != nullptr || work <= kSmallPlanWork) return Answer(rpc, std::move(decoded));
+  const int64_t head_bytes = HeadBytes(request);
+  if (control_ != nullptr || work <= kSmallPlanWork) {
+    return Answer(rpc, std::move(decoded), head_bytes);
+  }
   const auto held = std::make_shared<DecodedRequest>(std::move(decoded));
-  Later(rpc, work, [this, held](Rpc& call) { Answer(call, std::move(*held)); });
+  Later(rpc, work,
+        [this, held, head_bytes](Rpc& call) { Answer(call, std::move(*held), head_bytes); });
 }
 
 // On the planner's thread. The call keeps its handler alive.
@@ -66,10 +78,16 @@ void EstimateCall::Later(Rpc& rpc, int64_t work, std::function<void(Rpc& rpc)> a
 }
 
 // Any thread.
-void EstimateCall::Answer(Rpc& rpc, DecodedRequest decoded) const {
+void EstimateCall::Answer(Rpc& rpc, DecodedRequest decoded, int64_t head_bytes) const {
   const absl::Status status = context_->AddPlan(rpc.client(), &decoded, control_.get());
   if (!status.ok()) return rpc.Finish(status);
-  rpc.Reply(Serialize(DescribePlan(*decoded.plan, decoded.device)));
+  attn::v1::EstimateReply reply = DescribePlan(*decoded.plan, decoded.device);
+  // The request has the head of the estimate, and all payloads.
+  const int64_t message_bytes = decoded.plan->input_bytes + head_bytes;
+  for (std::string& refusal : RefusalsOf(*context_, *decoded.plan, message_bytes)) {
+    reply.add_refusals(std::move(refusal));
+  }
+  rpc.Reply(Serialize(reply));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "server/patience.h"
+#include "server/plan_limits.h"
 #include "server/reasons.h"
 
 namespace attnd {
@@ -43,11 +44,7 @@ int64_t Intake::NeedOf(const Entry& entry) const {
 
 absl::Status Intake::Enter(Reader* reader, const Arrival& arrival) {
   assert(entries_.find(reader) == entries_.end());
-  if (arrival.message_bytes > budget_->total()) {
-    return Permanent(absl::ResourceExhaustedError(
-        absl::StrCat("request: needs more than ", arrival.message_bytes,
-                     " bytes, the server's budget is ", budget_->total())));
-  }
+  ATTND_RETURN_IF_ERROR(CheckMessageFits(arrival.message_bytes, *budget_));
   Entry& entry = entries_[reader];
   entry.reader = reader;
   entry.is_declared = arrival.message_bytes != kUndeclared;
@@ -302,11 +299,8 @@ absl::StatusOr<int64_t> ParseMessageBytes(absl::string_view text, int64_t max_me
     return absl::InvalidArgumentError(absl::StrCat(
         "metadata: attnd-message-bytes must be a decimal number >= 0, got ", Quoted(text)));
   }
-  if (text.size() > 18 || bytes > max_message_bytes) {
-    // The text of gRPC's own check.
-    return Permanent(absl::ResourceExhaustedError(absl::StrCat(
-        "Received message larger than max (", Quoted(text), " vs. ", max_message_bytes, ")")));
-  }
+  if (text.size() > 18) bytes = INT64_MAX;
+  ATTND_RETURN_IF_ERROR(CheckMessageSize(bytes, max_message_bytes));
   return bytes;
 }
 

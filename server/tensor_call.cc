@@ -9,6 +9,7 @@
 #include "proto/wire/bytes.h"
 #include "proto/wire/codec.h"
 #include "proto/wire/scratch.h"
+#include "server/plan_limits.h"
 #include "server/tensor_request.h"
 
 namespace attnd {
@@ -168,12 +169,10 @@ absl::Status TensorCall::Submit(Rpc& rpc, const grpc::ByteBuffer& message) {
 }
 
 absl::Status TensorCall::CheckSize(int64_t message_bytes) {
-  if (message_bytes > context_->max_message_bytes) {
+  absl::Status status = CheckMessageSize(message_bytes, context_->max_message_bytes);
+  if (!status.ok()) {
     context_->metrics->RecordRefusal(Refusal::kBytes);
-    // The text of gRPC's own check.
-    return Permanent(absl::ResourceExhaustedError(absl::StrCat("Received message larger than max (",
-                                                               message_bytes, " vs. ",
-                                                               context_->max_message_bytes, ")")));
+    return status;
   }
   if (declared_bytes_ != Intake::kUndeclared && message_bytes > declared_bytes_) {
     context_->metrics->RecordRefusal(Refusal::kInvalid);

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "kernels/core/status.h"
-#include "kernels/device/memory.h"
 #include "server/connections.h"
+#include "server/plan_limits.h"
 
 namespace attnd {
 
@@ -39,19 +39,10 @@ DecodeContext TensorContext::decode(const std::string& client) const {
   return {.devices = devices, .max_priority = MaxPriority(client)};
 }
 
-int64_t DeviceBytes(const Plan& plan) {
-  int64_t bytes = plan.workspace_bytes;
-  for (const auto& [name, view] : plan.tensors) {
-    bytes += IsFloat(view.dtype) ? RoundedBytes(view.bytes()) : 0;
-  }
-  return bytes;
-}
-
 bool TensorContext::Fits(const Plan& plan) const {
+  const PlanBytes need = BytesFor(*this, plan, plan.input_bytes);
   const Budget* const own = device_budgets[plan.device];
-  if (own != nullptr) return DeviceBytes(plan) <= own->total();
-  return plan.input_bytes + std::max(plan.input_bytes, plan.workspace_bytes) + plan.host_bytes <=
-         budget->total();
+  return need.host <= budget->total() && (own == nullptr || need.device <= own->total());
 }
 
 absl::StatusOr<std::shared_ptr<const Plan>> TensorContext::PlanFor(const Call& call,

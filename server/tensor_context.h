@@ -20,9 +20,6 @@
 
 namespace attnd {
 
-// What a request takes of a device with a budget of its own: integers stay on the host.
-int64_t DeviceBytes(const Plan& plan);
-
 class Lanes;
 class Planner;
 

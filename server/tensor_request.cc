@@ -15,6 +15,7 @@
 #include "server/lanes.h"
 #include "server/log.h"
 #include "server/no_memory.h"
+#include "server/plan_limits.h"
 #include "server/planner.h"
 #include "server/reasons.h"
 #include "server/refusals.h"
@@ -50,19 +51,6 @@ attn::v1::Stats StatsOf(const Phases& phases, absl::string_view device) {
   stats.set_flops(phases.cost.flops);
   stats.set_device(std::string(device));
   return stats;
-}
-
-// The refusal of a request that needs `need` bytes, described by `what`, of `whose` budget.
-absl::Status NoRoom(const Budget& budget, absl::string_view what, int64_t need,
-                    absl::string_view whose) {
-  const int64_t total = budget.total();
-  if (need > total) {
-    return Permanent(absl::ResourceExhaustedError(
-        absl::StrCat("request: needs ", what, ", ", whose, " budget is ", total)));
-  }
-  return absl::ResourceExhaustedError(absl::StrCat("request: needs ", what, ", ",
-                                                   total - budget.used(), " of ", total,
-                                                   " are free, retry later"));
 }
 
 }  // namespace
@@ -124,7 +112,7 @@ absl::Status TensorRequest::AdmitHeadAs(absl::string_view head) {
     return absl::OkStatus();
   }
   method_ = LabelOf(request->method());
-  if (absl::Status status = CheckPlan(*decoded.plan); !status.ok()) {
+  if (absl::Status status = CheckPlan(*context_, *decoded.plan); !status.ok()) {
     context_->metrics->RecordRefusal(RefusalOf(status));
     return status;
   }
@@ -197,7 +185,7 @@ absl::Status TensorRequest::Stopped() const {
 absl::Status TensorRequest::Queue(DecodedRequest decoded, std::shared_ptr<void> owner, Done done) {
   absl::Status status = context_->AddPlan(client_, &decoded, plan_control_.get());
   if (absl::IsCancelled(status)) return Stopped();
-  if (status.ok()) status = CheckPlan(*decoded.plan);
+  if (status.ok()) status = CheckPlan(*context_, *decoded.plan);
   if (!status.ok()) {
     context_->metrics->RecordRefusal(RefusalOf(status));
     return status;
@@ -228,37 +216,13 @@ absl::Status TensorRequest::Queue(DecodedRequest decoded, std::shared_ptr<void> 
   return context_->batchers[plan_->device]->Submit(task);
 }
 
-absl::Status TensorRequest::CheckPlan(const Plan& plan) const {
-  const std::string& method = plan.method->info().id;
-  if (plan.output_bytes > context_->max_message_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat(method, ": outputs must fit a message of ",
-                                                   context_->max_message_bytes, " bytes, got ",
-                                                   plan.output_bytes));
-  }
-  const double seconds = context_->predictions->Of(plan).likely;
-  if (context_->max_request_seconds > 0 && seconds > context_->max_request_seconds) {
-    return Permanent(absl::ResourceExhaustedError(
-        absl::StrFormat("%s: predicted seconds must be <= %g (--max-request-seconds), got %.3g",
-                        method, context_->max_request_seconds, seconds)));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status TensorRequest::ChargeFor(const Plan& plan) {
+  const PlanBytes need = BytesFor(*context_, plan, received_bytes_);
   Budget* const of_device = context_->device_budgets[plan.device];
-  if (of_device == nullptr) {
-    // The slices are freed when the gathered copy is complete, before the workspace grows.
-    return ChargeHost(received_bytes_ + std::max(plan.input_bytes, plan.workspace_bytes) +
-                      plan.host_bytes);
-  }
-  const int64_t need = DeviceBytes(plan);
-  std::optional<Budget::Share> share = of_device->Take(need);
-  if (!share.has_value()) {
-    const std::string& device = context_->devices[plan.device];
-    return NoRoom(*of_device, absl::StrCat(need, " bytes of ", device), need, "its");
-  }
-  // host_bytes has the results that come back to the host, received_bytes_ the integers.
-  ATTND_RETURN_IF_ERROR(ChargeHost(received_bytes_ + plan.host_bytes));
+  if (of_device == nullptr) return ChargeHost(need.host);
+  std::optional<Budget::Share> share = of_device->Take(need.device);
+  if (!share.has_value()) return NoDeviceRoom(*context_, plan.device, need.device);
+  ATTND_RETURN_IF_ERROR(ChargeHost(need.host));
   charge_->device = *std::move(share);
   return absl::OkStatus();
 }
@@ -266,7 +230,7 @@ absl::Status TensorRequest::ChargeFor(const Plan& plan) {
 absl::Status TensorRequest::ChargeHost(int64_t need) {
   if (charge_->host.Resize(need)) return absl::OkStatus();
   if (need <= context_->budget->total()) context_->intake->OnShortage();
-  return NoRoom(*context_->budget, absl::StrCat(need, " bytes"), need, "the server's");
+  return NoHostRoom(*context_, need);
 }
 
 void TensorRequest::Refuse(const absl::Status& status) {

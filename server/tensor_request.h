@@ -86,7 +86,6 @@ class TensorRequest final : public Departing {
   absl::Status SubmitAs(const Request& request, Payloads payloads, Done done);
   absl::Status Queue(DecodedRequest decoded, std::shared_ptr<void> owner, Done done);
   absl::Status Stopped() const;
-  absl::Status CheckPlan(const Plan& plan) const;
   absl::Status ChargeFor(const Plan& plan);
   absl::Status ChargeHost(int64_t need);
   void Answer(const Done& done, absl::Status status, std::span<const Result> results,

@@ -36,6 +36,22 @@ TEST(Client, ForwardReturnsTensorsAndStats) {
   }
 }
 
+TEST(Client, RepliesHaveTheNotesOfTheServer) {
+  FakeServer server([](grpc::ServerContext*, const std::string& request, std::string* reply) {
+    attn::v1::ForwardRequest parsed;
+    EXPECT_TRUE(parsed.ParseFromString(request));
+    attn::v1::ForwardReply answer = Echo(parsed);
+    answer.add_notes("local: block has no effect unless granularity is block");
+    *reply = answer.SerializeAsString();
+    return grpc::Status::OK;
+  });
+  const auto q = Values(4);
+  const auto reply = MustCreate({.target = server.target()})->Forward(RequestOf(q));
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_EQ(reply->notes(),
+            (std::vector<std::string>{"local: block has no effect unless granularity is block"}));
+}
+
 TEST(Client, MetadataSayTheExactSizeAndTheToken) {
   std::multimap<std::string, std::string> seen;
   size_t bytes = 0;

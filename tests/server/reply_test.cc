@@ -91,6 +91,21 @@ TEST(ReplyTest, ListsEveryMethodAsInItsTable) {
   }
 }
 
+// What is legal and seldom meant reaches the caller.
+TEST(ReplyTest, CarriesNotesInBothDirectionsAndEstimates) {
+  const std::string notes[] = {"local: look_backward has no effect unless granularity is block",
+                               "local: another"};
+  for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+    // Notes have one field number in both replies.
+    v1::ForwardReply reply;
+    ASSERT_TRUE(reply.ParseFromString(EncodeReplyHead(direction, "id", {}, v1::Stats(), notes)));
+    EXPECT_THAT(reply.notes(), testing::ElementsAreArray(notes));
+  }
+  Plan plan;
+  plan.notes = {notes[0], notes[1]};
+  EXPECT_THAT(DescribePlan(plan, "cpu").notes(), testing::ElementsAreArray(notes));
+}
+
 TEST(ReplyTest, DescribesAPlan) {
   Plan plan;
   plan.seconds = 0.5;

@@ -67,6 +67,7 @@ class Estimate:
     output_bytes: int
     device: str
     notes: tuple[str, ...] = ()  # of the request itself: as in ForwardResult
+    refusals: tuple[str, ...] = ()  # why the server would refuse the request; empty: it would not
 
 
 @dataclass(frozen=True)

@@ -136,6 +136,8 @@ def estimate(arguments: Namespace) -> int:
         f"{flops_text(found.flops)}, {found.visible_pairs:.4g} visible pairs"
     )
     print(f"  sends {bytes_text(found.input_bytes)}, gets {bytes_text(found.output_bytes)}")
+    for refusal in found.refusals:
+        print(f"  would be refused: {refusal}")
     say_notes(found.notes)
     return 0
 
