@@ -25,6 +25,7 @@ namespace {
 // The methods whose calls have no time limit of the server.
 constexpr const char* kStreams[] = {
     "/attn.v1.AttentionService/Run", "/grpc.health.v1.Health/Watch",
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"};
 
 // By a rename, so that a reader never sees a part of it.
@@ -89,7 +90,7 @@ App::App(const Config& config)
     : config_(config),
       health_({kServiceName}),
       reflection_(
-          {kServiceName, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}),
+          {kServiceName, "grpc.health.v1.Health", kReflectionServices[0], kReflectionServices[1]}),
       streams_({.total = config.connections.max_streams,
                 .per_connection = config.connections.max_streams_per_connection},
                &clock_) {}

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "grpc/reflection/v1/reflection.pb.h"
 #include "grpc/reflection/v1alpha/reflection.pb.h"
 #include "proto/wire/bytes.h"
 #include "proto/wire/codec.h"
@@ -20,12 +21,12 @@ using google::protobuf::Descriptor;
 using google::protobuf::DescriptorPool;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::FileDescriptor;
-using grpc::reflection::v1alpha::ExtensionNumberResponse;
-using grpc::reflection::v1alpha::ExtensionRequest;
-using grpc::reflection::v1alpha::FileDescriptorResponse;
-using grpc::reflection::v1alpha::ListServiceResponse;
-using grpc::reflection::v1alpha::ServerReflectionRequest;
-using grpc::reflection::v1alpha::ServerReflectionResponse;
+using grpc::reflection::v1::ExtensionNumberResponse;
+using grpc::reflection::v1::ExtensionRequest;
+using grpc::reflection::v1::FileDescriptorResponse;
+using grpc::reflection::v1::ListServiceResponse;
+using grpc::reflection::v1::ServerReflectionRequest;
+using grpc::reflection::v1::ServerReflectionResponse;
 
 absl::Status NotFound(absl::string_view rule, const std::string& got) {
   return absl::NotFoundError(absl::StrCat("reflection: ", rule, ", got ", got));
@@ -112,7 +113,7 @@ absl::Status Find(const ServerReflectionRequest& request, const std::vector<std:
       break;
   }
   return absl::UnimplementedError(
-      "reflection: message_request must be one of grpc.reflection.v1alpha, got none");
+      "reflection: message_request must be one of grpc.reflection.v1, got none");
 }
 
 absl::Status ParseRequest(const grpc::ByteBuffer& message, ServerReflectionRequest* request) {
@@ -170,12 +171,17 @@ class Reflection::Stream final : public Handler {
   Rpc* rpc_ = nullptr;
 };
 
-Reflection::Reflection(std::vector<std::string> services) : services_(std::move(services)) {}
+Reflection::Reflection(std::vector<std::string> services) : services_(std::move(services)) {
+  // No code uses them, and clients of the older version ask for their descriptors.
+  google::protobuf::LinkMessageReflection<grpc::reflection::v1alpha::ServerReflectionRequest>();
+}
 
 void Reflection::AddMethods(MethodTable* table) {
-  (*table)["/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"] = [this] {
-    return std::make_unique<Stream>(this);
-  };
+  for (const char* service : kReflectionServices) {
+    (*table)[absl::StrCat("/", service, "/ServerReflectionInfo")] = [this] {
+      return std::make_unique<Stream>(this);
+    };
+  }
 }
 
 void Reflection::CloseStreams() {

@@ -1,4 +1,4 @@
-// grpc.reflection.v1alpha.ServerReflection: descriptors of what the server serves, for tools.
+// grpc.reflection: descriptors of what the server serves, for tools.
 #pragma once
 
 #include <set>
@@ -8,6 +8,10 @@
 #include "server/transport.h"
 
 namespace attnd {
+
+// The versions of the service. Their messages have equal fields, so one handler answers both.
+constexpr const char* kReflectionServices[] = {"grpc.reflection.v1.ServerReflection",
+                                               "grpc.reflection.v1alpha.ServerReflection"};
 
 // Answers from the descriptors that are linked into the process. An error in a request is reported
 // in its response, in the order of the requests, and never ends the stream. A stream reads its next

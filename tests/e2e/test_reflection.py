@@ -1,23 +1,26 @@
 """A client that has only the address finds the service by reflection and calls it."""
 
+import base64
 import contextlib
+import json
+import re
 import signal
 import threading
 
 import grpc
 import numpy as np
 import pytest
-from google.protobuf import descriptor_pool, message_factory
+from google.protobuf import descriptor_pool, json_format, message_factory
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
-    ProtoReflectionDescriptorDatabase,
-)
 
 from helpers import BOUND, ORACLES, noise, relative_error
+from reflected import VERSIONS, ReflectedFiles
+from server_process import REPOSITORY
 
 SERVICES = [
     "attn.v1.AttentionService",
     "grpc.health.v1.Health",
+    "grpc.reflection.v1.ServerReflection",
     "grpc.reflection.v1alpha.ServerReflection",
 ]
 
@@ -28,9 +31,10 @@ def channel(server):
         yield one
 
 
-@pytest.fixture
-def database(channel):
-    return ProtoReflectionDescriptorDatabase(channel)
+@pytest.fixture(params=VERSIONS)
+def database(channel, request):
+    """By each version of the service: newer tools ask the newer one first."""
+    return ReflectedFiles(channel, request.param)
 
 
 @pytest.fixture
@@ -50,7 +54,7 @@ def call(channel, method, request):
 
 
 def test_services(database):
-    assert sorted(database.get_services()) == SERVICES
+    assert sorted(database.services()) == SERVICES
 
 
 def test_every_method_that_is_described_is_served(channel, pool):
@@ -86,6 +90,32 @@ def test_forward_from_reflected_descriptors(channel, pool, rng):
     assert relative_error(out, exact) < BOUND[np.float32]
 
 
+def grpcurl_example():
+    """(JSON of the request, name of the method, JSON of the reply) as deploy/README.md prints them."""
+    text = (REPOSITORY / "deploy" / "README.md").read_text(encoding="utf-8")
+    form = r"grpcurl -plaintext -d @ \S+ (\S+) <<'EOF'\n(.*?)\n *EOF\n(.*?)\n\n"
+    command = re.search(form, text, re.DOTALL)
+    assert command is not None, "deploy/README.md has no grpcurl command"
+    return command[2], command[1], command[3]
+
+
+def test_the_grpcurl_example_works_as_printed(channel, pool):
+    """grpcurl itself is in no Debian package: its parts are reflection and protobuf's JSON."""
+    sent, name, printed = grpcurl_example()
+    service, _, method_name = name.partition("/")
+    method = pool.FindServiceByName(service).methods_by_name[method_name]
+    request = json_format.Parse(sent, message_factory.GetMessageClass(method.input_type)())
+
+    reply = json.loads(json_format.MessageToJson(call(channel, method, request)))
+
+    expected = json.loads(printed)
+    assert {name: reply[name] for name in expected} == expected
+    out = np.frombuffer(base64.b64decode(reply["raw"][0]), np.float32)
+    x = np.array([1, 2], np.float64)  # q, k and v; causal, scale 1
+    weights = np.exp(np.outer(x, x)) * np.tri(2)
+    assert relative_error(out, weights @ x / weights.sum(1)) < BOUND[np.float32]
+
+
 def test_options_of_every_method_are_described(channel, pool, client):
     spec = pool.FindMessageTypeByName("attn.v1.MethodSpec")
     described = {field.name: field.message_type for field in spec.fields}
@@ -106,11 +136,11 @@ def test_what_does_not_exist(database):
     for find, name in [
         (database.FindFileContainingSymbol, "attn.v1.Nothing"),
         (database.FindFileByName, "nothing.proto"),
-        (database.FindAllExtensionNumbers, "attn.v1.Nothing"),
+        (database.extension_numbers, "attn.v1.Nothing"),
     ]:
         with pytest.raises(KeyError):
             find(name)
-    assert list(database.FindAllExtensionNumbers("attn.v1.Tensor")) == []
+    assert database.extension_numbers("attn.v1.Tensor") == []
 
 
 def test_an_open_stream_does_not_keep_the_server(start_server):

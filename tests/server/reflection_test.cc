@@ -167,7 +167,7 @@ TEST_F(ReflectionTest, AnswersWithErrorsForUnknownNamesAndGoesOn) {
     EXPECT_THAT(ErrorOf(Ask(Symbol(name))), HasSubstr("must be a symbol")) << name;
   }
   EXPECT_EQ(ErrorOf(Ask(Request())),
-            "12 reflection: message_request must be one of grpc.reflection.v1alpha, got none");
+            "12 reflection: message_request must be one of grpc.reflection.v1, got none");
   EXPECT_THAT(FilesOf(Ask(Symbol("attn.v1.Tensor"))), ElementsAre("attn/v1/tensor.proto"));
 }
 
