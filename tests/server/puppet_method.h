@@ -25,6 +25,8 @@ class PuppetMethod final : public Method {
   OptionsHandle Parse(const OptionMap&, Reasons*) const override { return nullptr; }
   std::string Describe(const void*, int64_t) const override { return ""; }
   void Check(const ProblemShape&, const void*, Reasons*) const override {}
+  std::vector<std::string> Notes(const ProblemShape&, const void*) const override { return {}; }
+  bool SeesByPosition(const ProblemShape&, const void*) const override { return false; }
   std::string Branch(const ProblemShape&, const void*) const override { return ""; }
 
   Outputs Run(Ops& ops, const Inputs& in, const void*) const override {
