@@ -14,7 +14,7 @@ class AttendMagnitudes : public ::testing::TestWithParam<std::string> {
   Device& device() { return CpuOf(GetParam(), 2); }
 
   void RunForward(const AttendParams& params, const AttendProblem& problem) {
-    Stream stream(device(), nullptr);
+    Stream stream(device(), &device().memory());
     const DeviceStatus ran =
         device().Run(stream, AttendArgs{.params = params, .problems = {problem}});
     ASSERT_TRUE(ran.ok()) << ran.text();
