@@ -18,9 +18,10 @@ MergeRows RowsOf(const View& view, int rank) {
 
 // Makes one dimension of those whose rows lie evenly in all views, and moves the rest to the end.
 void JoinDims(MergeOver* over, MergePartRows* parts) {
-  std::vector<MergeRows*> all = {&over->out, &over->lse, &over->dout, &over->dlse};
+  std::vector<MergeRows*> all = {&over->out, &over->lse, &over->lse_low, &over->dout, &over->dlse};
   for (int i = 0; i < over->parts; ++i) {
-    all.insert(all.end(), {&parts[i].out, &parts[i].lse, &parts[i].dout, &parts[i].dlse});
+    all.insert(all.end(),
+               {&parts[i].out, &parts[i].lse, &parts[i].lse_low, &parts[i].dout, &parts[i].dlse});
   }
   const auto move = [&](int from, int to) {
     over->dims[to] = over->dims[from];
@@ -54,6 +55,7 @@ class MergeList {
     const bool has_few = parts <= kMergeFew;
     MergeOver over = {.out = RowsOf(p.out, rank),
                       .lse = RowsOf(p.lse, rank),
+                      .lse_low = RowsOf(p.lse_low, rank),
                       .dout = RowsOf(dout, rank),
                       .dlse = RowsOf(dlse, rank),
                       .few = {},
@@ -69,7 +71,8 @@ class MergeList {
     for (size_t i = 0; i < p.parts.size(); ++i) {
       const MergePart grad = i < dparts.size() ? dparts[i] : MergePart{};
       const MergePartRows rows = {RowsOf(p.parts[i].out, rank), RowsOf(p.parts[i].lse, rank),
-                                  RowsOf(grad.out, rank), RowsOf(grad.lse, rank)};
+                                  RowsOf(p.parts[i].lse_low, rank), RowsOf(grad.out, rank),
+                                  RowsOf(grad.lse, rank)};
       over.by_quads =
           over.by_quads && HasQuads(p.parts[i].out) && (!grad.out.given() || HasQuads(grad.out));
       if (has_few) {

@@ -22,11 +22,11 @@ struct MergeRows {
 };
 
 struct MergePartRows {
-  MergeRows out, lse, dout, dlse;
+  MergeRows out, lse, lse_low, dout, dlse;
 };
 
 struct MergeOver {
-  MergeRows out, lse, dout, dlse;
+  MergeRows out, lse, lse_low, dout, dlse;
   MergePartRows few[kMergeFew];
   int64_t first_part;  // of the table of parts; -1: few
   int parts;
@@ -78,63 +78,88 @@ SIMT_FN MergePlace MergePlaceOf(const MergeOver& p, int64_t block) {
   return at;
 }
 
-// e^(lse_p - shift) / sum instead of e^(lse_p - lse): an lse as large as the shift would lose
-// digits.
-struct MergeWeights {
-  float shift = 0, sum = 0;
+// lse with what its rounding left out.
+struct MergeLse {
+  float lse, low;
 
-  SIMT_FN float Of(float lse) const { return expf(lse - shift) / sum; }
-  SIMT_FN float Lse() const { return shift + logf(sum); }
+  SIMT_FN static MergeLse Of(const MergePartRows& part, const MergePlace& at) {
+    const float low = part.lse_low.data == nullptr
+                          ? 0.0f
+                          : static_cast<const float*>(part.lse_low.data)[at.In(part.lse_low)];
+    return {static_cast<const float*>(part.lse.data)[at.In(part.lse)], low};
+  }
+  SIMT_FN static MergeLse None() { return {-INFINITY, 0}; }
+  SIMT_FN bool is_seen() const { return lse != -INFINITY; }
+  // What is rounded keeps its order.
+  SIMT_FN bool operator>(const MergeLse& other) const {
+    return lse > other.lse || (lse == other.lse && low > other.low);
+  }
 };
 
-// An infinite maximum would make inf - inf of its own part.
-SIMT_FN float ShiftOf(float most) { return fabsf(most) == INFINITY ? 0 : most; }
+// e^(lse_p - shift) / sum instead of e^(lse_p - lse): an lse as large as the shift would lose
+// digits. The shift is the largest lse_p, but for an infinite one, which would make inf - inf of
+// its own part.
+struct MergeWeights {
+  MergeLse shift = MergeLse::None();
+  float sum = 0;
 
-SIMT_FN float PartLse(const MergeRows& lse, const MergePlace& at) {
-  return static_cast<const float*>(lse.data)[at.In(lse)];
-}
+  SIMT_FN void See(const MergeLse& part) { shift = part > shift ? part : shift; }
+  SIMT_FN void EndShift() { shift = fabsf(shift.lse) == INFINITY ? MergeLse{0, 0} : shift; }
+  SIMT_FN float Share(const MergeLse& part) const {
+    return expf(part.lse - shift.lse + (part.low - shift.low));
+  }
+  SIMT_FN float Of(const MergeLse& part) const { return Share(part) / sum; }
+  SIMT_FN MergeLse Lse() const {
+    const double rest = shift.low + log(static_cast<double>(sum));
+    const auto lse = static_cast<float>(shift.lse + rest);
+    if (!(fabsf(lse) < INFINITY)) return {lse, 0};
+    return {lse, static_cast<float>(static_cast<double>(shift.lse) - lse + rest)};
+  }
+};
 
 SIMT_FN MergeWeights WeightsOfParts(const MergeOver& p, const MergePartRows* table,
                                     const MergePlace& at) {
-  float most = -INFINITY;
-  for (int i = 0; i < p.parts; ++i) {
-    const float lse = PartLse(p.Part(table, i).lse, at);
-    most = lse > most ? lse : most;
-  }
   MergeWeights weights;
-  weights.shift = ShiftOf(most);
+  for (int i = 0; i < p.parts; ++i) weights.See(MergeLse::Of(p.Part(table, i), at));
+  weights.EndShift();
   for (int i = 0; i < p.parts; ++i) {
-    weights.sum += expf(PartLse(p.Part(table, i).lse, at) - weights.shift);
+    weights.sum += weights.Share(MergeLse::Of(p.Part(table, i), at));
   }
   return weights;
 }
 
 // Of kMergeAtOnce parts from `first` on; -inf where there is none.
 SIMT_FN void LoadLses(const MergeOver& p, const MergePartRows* table, const MergePlace& at,
-                      int first, float (&lse)[kMergeAtOnce]) {
+                      int first, MergeLse (&lse)[kMergeAtOnce]) {
 #pragma unroll
   for (int k = 0; k < kMergeAtOnce; ++k) {
-    lse[k] = first + k < p.parts ? PartLse(p.Part(table, first + k).lse, at) : -INFINITY;
+    lse[k] = first + k < p.parts ? MergeLse::Of(p.Part(table, first + k), at) : MergeLse::None();
   }
 }
 
 // kFew: at most kMergeAtOnce parts, whose lses are read once.
 template <int kWide, bool kFew>
 SIMT_FN void MergeRow(const MergeOver& p, const MergePartRows* table, const MergePlace& at) {
-  float lse[kMergeAtOnce], most = -INFINITY;
+  MergeLse lse[kMergeAtOnce];
+  MergeWeights weights;
   for (int first = 0; first < (kFew ? 1 : p.parts); first += kMergeAtOnce) {
     LoadLses(p, table, at, first, lse);
 #pragma unroll
-    for (int k = 0; k < kMergeAtOnce; ++k) most = lse[k] > most ? lse[k] : most;
+    for (int k = 0; k < kMergeAtOnce; ++k) weights.See(lse[k]);
   }
-  MergeWeights weights;
-  weights.shift = ShiftOf(most);
+  weights.EndShift();
   for (int first = 0; first < (kFew ? 1 : p.parts); first += kMergeAtOnce) {
     if (!kFew) LoadLses(p, table, at, first, lse);
 #pragma unroll
-    for (int k = 0; k < kMergeAtOnce; ++k) weights.sum += expf(lse[k] - weights.shift);
+    for (int k = 0; k < kMergeAtOnce; ++k) weights.sum += weights.Share(lse[k]);
   }
-  if (at.lane == 0) static_cast<float*>(p.lse.data)[at.In(p.lse)] = weights.Lse();
+  if (at.lane == 0) {
+    const MergeLse whole = weights.Lse();
+    static_cast<float*>(p.lse.data)[at.In(p.lse)] = whole.lse;
+    if (p.lse_low.data != nullptr) {
+      static_cast<float*>(p.lse_low.data)[at.In(p.lse_low)] = whole.low;
+    }
+  }
   const int64_t to = at.In(p.out);
   for (int64_t c = at.lane * kWide; c < p.Dv; c += at.lanes * kWide) {
     float sum[kWide] = {};
@@ -143,13 +168,13 @@ SIMT_FN void MergeRow(const MergeOver& p, const MergePartRows* table, const Merg
       float x[kMergeAtOnce][kWide];
 #pragma unroll
       for (int k = 0; k < kMergeAtOnce; ++k) {
-        if (lse[k] == -INFINITY) continue;
+        if (!lse[k].is_seen()) continue;
         const MergeRows& out = p.Part(table, first + k).out;
         LoadWide<kWide>(out.data, out.dtype, at.In(out) + c, x[k]);
       }
 #pragma unroll
       for (int k = 0; k < kMergeAtOnce; ++k) {
-        if (lse[k] == -INFINITY) continue;
+        if (!lse[k].is_seen()) continue;
         const float weight = weights.Of(lse[k]);
 #pragma unroll
         for (int j = 0; j < kWide; ++j) sum[j] = fmaf(weight, x[k][j], sum[j]);
@@ -173,11 +198,12 @@ SIMT_FN void MergeGradRow(const MergeOver& p, const MergePartRows* table, const 
   const MergeWeights weights = WeightsOfParts(p, table, at);
   const bool flows = p.dout.data != nullptr;
   const int64_t dout = flows ? at.In(p.dout) : 0, out = at.In(p.out);
-  const float back = p.dlse.data == nullptr ? 0 : PartLse(p.dlse, at);
+  const float back =
+      p.dlse.data == nullptr ? 0.0f : static_cast<const float*>(p.dlse.data)[at.In(p.dlse)];
   for (int i = 0; i < p.parts; ++i) {
     const MergePartRows& part = p.Part(table, i);
-    const float lse = PartLse(part.lse, at);
-    const bool is_seen = lse != -INFINITY;
+    const MergeLse lse = MergeLse::Of(part, at);
+    const bool is_seen = lse.is_seen();
     const float weight = is_seen ? weights.Of(lse) : 0;
     const int64_t from = at.In(part.out), to = at.In(part.dout);
     float dot = 0;
