@@ -135,7 +135,7 @@ bool FitsPairs(const AttendProblem& p) {
 // What own kernels compute.
 enum class Heads {
   kAll,
-  kNotFinite,  // those whose results are there, but not finite
+  kDoubtful,  // those whose results are there, but not finite or of a large lse (FindSpread)
 };
 
 DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs& args,
@@ -209,7 +209,7 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
     state_bytes += ShareOf<float>(states * StateFloats(data));
     split_bytes += data.p.B * ShareOf<SeqSplit>(1);
     first_needed_byte.push_back(needed_bytes);
-    if (heads_of == Heads::kNotFinite) needed_bytes += data.p.B * ShareOf<int4>(data.p.H);
+    if (heads_of == Heads::kDoubtful) needed_bytes += data.p.B * ShareOf<int4>(data.p.H);
     const int64_t longest = LongestListOfQueries(p, stream.is_dry());
     longest_list = std::max(longest_list, longest);
     first_carry_byte.push_back(longest > kListKeys ? carry_bytes : -1);
@@ -257,7 +257,7 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
       data.states =
           reinterpret_cast<float*>(static_cast<std::byte*>(states->data()) + first_state_byte[n]);
     }
-    if (heads_of == Heads::kNotFinite) {
+    if (heads_of == Heads::kDoubtful) {
       if (!stream.is_dry()) {
         data.needed =
             reinterpret_cast<int4*>(static_cast<std::byte*>(needed->data()) + first_needed_byte[n]);
@@ -348,7 +348,7 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const AttendArgs& arg
     DeviceStatus status = LibraryAttention::Plan(device, stream, args.params, of_library);
     const bool may_spread = LibraryAttention::MayDoubt(device, args.params, of_library);
     return status.ok()
-               ? RunOwnKernels(device, stream, args, may_spread ? Heads::kNotFinite : Heads::kAll)
+               ? RunOwnKernels(device, stream, args, may_spread ? Heads::kDoubtful : Heads::kAll)
                : status;
   }
   LibraryAttention library(device, stream, args.params, of_library);
@@ -363,7 +363,7 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const AttendArgs& arg
   if (status.ok()) status = library.Run(&has_failed);
   if (!status.ok()) return status;
   if (has_failed) return RunOwnKernels(device, stream, args);
-  return own(library.Doubtful(args.problems), Heads::kNotFinite);
+  return own(library.Doubtful(args.problems), Heads::kDoubtful);
 }
 
 }  // namespace attnd::cuda

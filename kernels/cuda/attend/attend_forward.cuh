@@ -35,8 +35,7 @@ SIMT_FN void StoreUnplaced(const AttendData& p, const AttendHead& head, const Fo
       StoreFloat(p.out.data, p.out.dtype, at + c, 0.0f);
     }
     if (p.is_softmax() && threadIdx.x % 32 == 0) {
-      static_cast<float*>(p.lse.data)[p.lse.Head(head.b, head.h) + row * p.lse.row] =
-          row < head.nq ? sink : -INFINITY;
+      StoreLse(p, head.b, head.h, row, {row < head.nq ? sink : -INFINITY, 0});
     }
   }
 }

@@ -82,7 +82,7 @@ struct GradList {
 // What own kernels compute.
 enum class GradTiles {
   kAll,
-  kNotFinite,  // those whose gradients are there, but not finite
+  kDoubtful,  // those whose gradients are there, but not finite or of a large lse (FindGradSpread)
 };
 
 class GradLaunch {
@@ -102,11 +102,11 @@ class GradLaunch {
   // Of what the library has computed, tiles that are not finite: what wide tiles leave to the other
   // kernels. Where wide tiles would not compute, all is computed again.
   bool Searches(const GradPlan& plan) const {
-    return tiles_ == GradTiles::kNotFinite && plan.wide_queries && plan.wide_keys;
+    return tiles_ == GradTiles::kDoubtful && plan.wide_queries && plan.wide_keys;
   }
   double MoveSeconds(double bytes) const { return bytes / CudaOf(device_).bytes_per_second; }
   void AddTiles(const GradPlan& plan);
-  void AddWide(const GradPlan& plan);
+  void AddWide(const GradPlan& plan, const GradData& p);
   void AddLists(const GradPlan& plan);
   template <class P>
   void Run(GradList<P>& list, int threads, void (*kernel)(Problems<P>)) {
@@ -163,12 +163,13 @@ void GradLaunch::Add(const GradPlan& plan) {
 
 void GradLaunch::AddTiles(const GradPlan& plan) {
   const int type = static_cast<int>(plan.type);
-  const GradData& p = plan.data;
-  // The relative term is computed without tensor cores.
-  const double relative =
-      plan.problem.forward.terms.r.given() ? plan.Flops(2, 0) / CudaOf(device_).flops * 4 : 0;
-  const bool searches = Searches(plan);
-  if (searches) {
+  GradData p = plan.data;
+  p.searches = Searches(plan);
+  // The products of the relative term, and a sum over its pairs, which goes without tensor cores.
+  const bool is_relative = plan.problem.forward.terms.r.given();
+  const double products = is_relative ? TensorSeconds(plan, plan.Flops(2, 0)) : 0;
+  const double relative = is_relative ? plan.Flops(2, 0) / CudaOf(device_).flops * 4 : 0;
+  if (p.searches) {
     const double bytes = static_cast<double>(plan.problem.dq.bytes() + plan.problem.dk.bytes() +
                                              plan.problem.dv.bytes());
     GradData found = p;
@@ -176,29 +177,29 @@ void GradLaunch::AddTiles(const GradPlan& plan) {
     found.dk = GradientPlane(plan.problem.dk), found.dv = GradientPlane(plan.problem.dv);
     spread_.Add(found, plan.wide_query_blocks() + plan.wide_key_blocks(), 0, MoveSeconds(bytes));
   }
-  // A plan counts both: the library may fail.
-  if (!searches || stream_.is_dry()) AddWide(plan);
+  AddWide(plan, p);
   const double query_seconds =
-      TensorSeconds(plan, plan.Flops(p.query_parts + 1.0, p.query_parts)) + 2 * relative;
+      TensorSeconds(plan, plan.Flops(p.query_parts + 1.0, p.query_parts)) + products + 2 * relative;
   const double key_seconds =
-      TensorSeconds(plan, plan.Flops(p.key_parts + 1.0, p.key_parts + 1.0)) + relative;
+      TensorSeconds(plan, plan.Flops(p.key_parts + 1.0, p.key_parts + 1.0)) + products;
   queries_[type][plan.query_units][p.a.has_terms].AddRounds(
       p, plan.query_blocks(), plan.shared_bytes, query_seconds, p.query_rounds, plan.wide_queries);
   keys_[type][plan.key_units][p.a.has_terms].AddRounds(p, plan.key_blocks(), plan.shared_bytes,
                                                        key_seconds, p.key_rounds, plan.wide_keys);
   bias_[type].AddRounds(p, plan.bias_blocks(), plan.shared_bytes,
-                        TensorSeconds(plan, plan.Flops(1, 1)) + relative, p.bias_shares.rounds());
+                        TensorSeconds(plan, plan.Flops(1, 1)) + products, p.bias_shares.rounds());
 }
 
-void GradLaunch::AddWide(const GradPlan& plan) {
+void GradLaunch::AddWide(const GradPlan& plan, const GradData& p) {
   const int type = static_cast<int>(plan.type);
-  const GradData& p = plan.data;
+  // A plan counts them: the library may fail.
+  const bool is_rare = p.searches && !stream_.is_dry();
   wide_queries_[type][plan.wide_columns].AddRounds(
       p, plan.wide_query_blocks(), plan.wide_query_bytes, TensorSeconds(plan, plan.Flops(2, 1)),
-      p.query_rounds);
+      p.query_rounds, is_rare);
   wide_keys_[type][plan.wide_columns].AddRounds(p, plan.wide_key_blocks(), plan.wide_key_bytes,
-                                                TensorSeconds(plan, plan.Flops(2, 2)),
-                                                p.key_rounds);
+                                                TensorSeconds(plan, plan.Flops(2, 2)), p.key_rounds,
+                                                is_rare);
 }
 
 void GradLaunch::AddLists(const GradPlan& plan) {
@@ -338,7 +339,7 @@ DeviceStatus RunWithLibrary(CudaDevice& device, Stream& stream, const AttendGrad
     DeviceStatus status = LibraryAttention::Plan(device, stream, args.params, problems);
     const bool may_doubt = LibraryAttention::MayDoubt(device, args.params, problems);
     return status.ok() ? RunOwnKernels(device, stream, args,
-                                       may_doubt ? GradTiles::kNotFinite : GradTiles::kAll)
+                                       may_doubt ? GradTiles::kDoubtful : GradTiles::kAll)
                        : status;
   }
   LibraryAttention library(device, stream, args.params, problems);
@@ -348,7 +349,7 @@ DeviceStatus RunWithLibrary(CudaDevice& device, Stream& stream, const AttendGrad
   if (status.ok()) status = library.Run(&has_failed);
   if (!status.ok()) return status;
   if (has_failed) return RunOwnKernels(device, stream, args);
-  return own(library.Doubtful(args.problems), GradTiles::kNotFinite);
+  return own(library.Doubtful(args.problems), GradTiles::kDoubtful);
 }
 
 }  // namespace

@@ -3,8 +3,8 @@
 // kv head one after the other). Nothing is added by two blocks: the same bits in any order.
 //
 // Bound: FLOPs of tensor cores, 7 products of 64 x 64 x D a pair of tiles where 5 are due, 8 for
-// D = 128, where dk and dv are of two blocks. The relative term is computed pair by pair, 3 D
-// multiply-adds each.
+// D = 128, where dk and dv are of two blocks. The relative term takes 2 such products more in
+// each pass, and its gradients are added pair by pair, 2 D multiply-adds each.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kGradThreads, kGradBlocks)
   const int64_t b = rest / tiles / p.a.H;
   const bool is_wide = p.careful_queries != nullptr;
   const int64_t at = (rest / tiles * tiles + first) * p.query_rounds + round;
-  if (is_wide && p.careful_queries[at] == 0) return;
+  if (is_wide && (p.careful_queries[at] & GradData::kCareful) == 0) return;
   simt::SharedTiles shared;
   GradSums<T, GradPass::kQueries, kUnits, kTerms> sums(p, shared, static_cast<int>(part), round);
   sums.RunTiles(b, h, 1, first, tiles, static_cast<int>(first), is_wide);
@@ -43,7 +43,8 @@ __global__ void __launch_bounds__(kGradThreads, kGradBlocks)
   const int64_t kv_heads = p.a.H / p.a.group;
   const int64_t first = rest % tiles, kv = rest / tiles % kv_heads, b = rest / tiles / kv_heads;
   const bool is_wide = p.careful_keys != nullptr;
-  if (is_wide && p.careful_keys[rest * p.key_rounds + round] == 0) return;
+  const int64_t at = rest * p.key_rounds + round;
+  if (is_wide && (p.careful_keys[at] & GradData::kCareful) == 0) return;
   simt::SharedTiles shared;
   GradSums<T, GradPass::kKeys, kUnits, kTerms> sums(p, shared, static_cast<int>(part), round);
   // Where heads have gather orders of their own, a tile is of one head.

@@ -5,16 +5,23 @@
 
 #include "kernels/core/dtype.h"
 #include "kernels/cuda/attend/attend_params.h"
+#include "kernels/cuda/attend/attend_terms.h"
+#include "kernels/cuda/simt.h"
 
 namespace attnd::cuda::attend_grad {
 
 // What the gradient needs of a query row beside its operands.
 struct GradRow {
-  // lse in base 2 as the sum of two floats. 0 and inf: no such row, or one that sees nothing;
+  // AttendProblem::lse, and lse_low in base 2. 0 and inf: no such row, or one that sees nothing;
   // weights from finite scores are 0.
-  float lse_high, lse_low;
+  float lse, low_2;
   float shift;   // dout . out - dlse
   float factor;  // row_weight
+
+  // P of a pair with this score, which is the forward's bit for bit: P sums to 1 as it did there.
+  SIMT_FN float WeightOf(float score) const {
+    return simt::Exp2(fmaf(__fsub_rn(score, lse), kLog2E, -low_2));
+  }
 };
 
 // How blocks share out what a number of dbias sums over where bias repeats: items, each a part of a
@@ -66,7 +73,6 @@ struct GradData {
   AttendData a;
   Plane dout;              // data null: zero
   Plane dlse;              // likewise
-  float scale;             // AttendParams::scale
   int columns, v_columns;  // chunks of 64 columns of D and Dv
   bool resident;           // all columns of a pair of tiles are in shared memory at once
   bool vectors;            // every operand can be copied by 16 bytes
@@ -99,8 +105,12 @@ struct GradData {
   int query_parts, key_parts;      // blocks of a tile
   int64_t query_tiles, key_tiles;  // most of a head
   // Of passes by wide tiles (attend_grad_wide.cuh; null: none): [B,H,query_tiles,query_rounds] and
-  // [B,Hkv,key_tiles,key_rounds], whether a round of a tile is left to GradQueries or GradKeys.
+  // [B,Hkv,key_tiles,key_rounds], whether a round of a tile is left to GradQueries or GradKeys
+  // (kCareful). searches: a library has computed the gradients, and FindGradSpread fills them in;
+  // wide tiles compute those with kLargeLse alone.
+  static constexpr int32_t kCareful = 1, kLargeLse = 2;
   int32_t *careful_queries, *careful_keys;
+  bool searches;
   // Launches of a pass, each of so many pairs of tiles of a block.
   int64_t query_rounds, key_rounds, round_pairs;
 

@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/attend/attend_grad_data.h"
 #include "kernels/cuda/attend/attend_terms.h"
+#include "kernels/cuda/attend/list_dot.h"
 #include "kernels/cuda/launch.h"
 
 namespace attnd::cuda::attend_grad {
@@ -44,19 +45,20 @@ class ListWarp {
                          int64_t j, bool needs_scores) const {
     ListPair pair = {true, 0, 0, 0, 0};
     const Position position = Position::Of(i, head.offset);
-    const float product =
-        Dot(HeadRows::Of(p.a.q, head.b, head.h), i, HeadRows::Of(p.a.k, head.b, head.kv), j, p.a.D);
+    const HeadRows q = HeadRows::Of(p.a.q, head.b, head.h);
+    const HeadRows k = HeadRows::Of(p.a.k, head.b, head.kv);
+    const bool fours = ReadsFour(q, p.a.D) && ReadsFour(k, p.a.D);
+    const float product = ListDot<1>(q, i, k, j, p.a.D, fours);
     float through_cap;
-    const float s = ScoreOf(p.a, head.b, head.h, p.a.scale * product,
-                            {i, j, position, slope, 0, nullptr, 0}, &pair.sees, &through_cap);
+    const float s = ScoreOf(p.a, head.b, head.h, product, {i, j, position, slope, 0, nullptr, 0},
+                            &pair.sees, &through_cap);
     if (!pair.sees) return pair;
     float dp = 0;
     if (needs_scores && p.dout.data != nullptr) {
       dp = Dot(HeadRows::Of(p.dout, head.b, head.h), i, HeadRows::Of(p.a.v, head.b, head.kv), j,
                p.a.Dv);
     }
-    const float exponent = s - row.lse_high - row.lse_low;
-    pair.weight = simt::Exp2(exponent > 0 ? 0 : exponent);
+    pair.weight = row.WeightOf(s);
     pair.dscore = pair.weight * (dp - row.shift);
     pair.kept = pair.dscore * through_cap;
     if (slope.given) pair.distance = position.DistanceTo(j);
@@ -126,7 +128,7 @@ __global__ void __launch_bounds__(kListThreads, kListBlocks)
   const GradRow row = p.RowsOf(b, h)[i];
   const Slope slope = Slope::Of(p.a, b, h);
   Listed list = KeysOf(head, i);
-  if (row.lse_low == INFINITY) list.end = list.begin;
+  if (row.low_2 == INFINITY) list.end = list.begin;
   const int64_t left = list.end - list.begin - round * kListPairs;
   if (round > 0 && left <= 0) return;
   const bool is_last = left <= kListPairs;
@@ -149,7 +151,7 @@ __global__ void __launch_bounds__(kListThreads, kListBlocks)
     }
     if (!wants_dq) continue;
     if (is_last) {
-      warp.Store(sums, p.scale, p.dq, b, h, i, first, p.a.D);
+      warp.Store(sums, p.a.scale, p.dq, b, h, i, first, p.a.D);
     } else {
       warp.Store(sums, 1, p.dq_carry, b, h, i, first, p.a.D);
     }
@@ -193,7 +195,7 @@ __global__ void __launch_bounds__(kListThreads, kListBlocks)
       const HeadRows q = HeadRows::Of(p.a.q, b, h), dout = HeadRows::Of(p.dout, b, h);
       for (const int32_t* query = list.begin; query != list.end; ++query) {
         const GradRow row = rows[*query];
-        if (row.lse_low == INFINITY) continue;
+        if (row.low_2 == INFINITY) continue;
         const ListPair pair = warp.Weigh(head, row, slope, *query, j, wants_dk);
         if (!pair.sees) continue;
         if (wants_dk) warp.Add(of_k, pair.kept, q, *query, first, p.a.D);
@@ -202,7 +204,7 @@ __global__ void __launch_bounds__(kListThreads, kListBlocks)
         }
       }
     }
-    if (wants_dk && is_last) warp.Store(of_k, p.scale, p.dk, b, kv, j, first, p.a.D);
+    if (wants_dk && is_last) warp.Store(of_k, p.a.scale, p.dk, b, kv, j, first, p.a.D);
     if (wants_dv && is_last) warp.Store(of_v, 1, p.dv, b, kv, j, first, p.a.Dv);
     if (wants_dk && !is_last) warp.Store(of_k, 1, p.dk_carry, b, kv, j, first, p.a.D);
     if (wants_dv && !is_last) warp.Store(of_v, 1, p.dv_carry, b, kv, j, first, p.a.Dv);
@@ -226,7 +228,7 @@ __global__ void __launch_bounds__(32, kListBlocks* kListWarps)
     const int64_t end = p.bias_q ? min(head.nq, first + kListBiasRows) : to_row + 1;
     for (int64_t i = first; i < end; ++i) {
       const GradRow row = p.RowsOf(item.b, item.h)[i];
-      if (row.lse_low == INFINITY) continue;
+      if (row.low_2 == INFINITY) continue;
       const Listed list = KeysOf(head, i);
       for (const int32_t* key = list.begin; key != list.end; ++key) {
         const ListPair pair = warp.Weigh(head, row, slope, i, *key, true);

@@ -3,11 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/attend/attend_grad_data.h"
 #include "kernels/cuda/attend/attend_grad_shared.h"
 #include "kernels/cuda/attend/attend_grad_tile.h"
+#include "kernels/cuda/attend/attend_relative.cuh"
 #include "kernels/cuda/attend/attend_terms.h"
+#include "kernels/cuda/attend/narrow_product.h"
 #include "kernels/cuda/simt.h"
 
 namespace attnd::cuda::attend_grad {
@@ -24,9 +27,12 @@ struct GradWants {
 template <class T, GradPass kPass, bool kTerms>
 class GradPair {
  public:
+  static constexpr bool kMayBeRelative = kTerms && std::is_same_v<T, float>;
+
   SIMT_FN GradPair(const GradData& problem, simt::SharedTiles& shared)
       : p(problem),
-        m(shared, problem.resident ? problem.columns + problem.v_columns : 1),
+        m(shared, problem.resident ? problem.columns + problem.v_columns : 1,
+          kMayBeRelative && problem.a.r.data != nullptr),
         resident_(problem.resident) {}
 
   // The own tile of a head: its slots, and its columns where they are resident.
@@ -105,6 +111,9 @@ class GradPair {
       }
     }
     all_seen = FinishLoads(FindSeen(step.mask));
+    if constexpr (kMayBeRelative) {
+      if (p.a.r.data != nullptr) FindRelatives(step);
+    }
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
 #pragma unroll
@@ -160,7 +169,7 @@ class GradPair {
     bool exists = row >= 0 && row < head().nq;
     if (exists) {
       terms = p.RowsOf(head().b, head().h)[row];
-      exists = terms.lse_low != INFINITY;
+      exists = terms.low_2 != INFINITY;
     }
     rows[threadIdx.x] = exists ? static_cast<int32_t>(row) : -1;
     m.rows[threadIdx.x] = terms;
@@ -219,9 +228,64 @@ class GradPair {
       FinishLoads(true);
     }
     // The scores of both passes and of the forward are the same bits: P sums to 1 as it did there.
-    TileOf<T>::template AddProduct<kPass == GradPass::kKeys>(
-        sums, m.own + place * TileOf<T>::kElements, m.other + place * TileOf<T>::kElements,
-        (second ? p.a.Dv : p.a.D) - c * kSide);
+    const T* own = m.own + place * TileOf<T>::kElements;
+    const T* other = m.other + place * TileOf<T>::kElements;
+    const int width = (second ? p.a.Dv : p.a.D) - c * kSide;
+    if constexpr (std::is_same_v<T, float>) {
+      if (!second && p.a.product_type != DType::kF32) {
+        own += threadIdx.x / 32 * 16 * TileOf<T>::kStride;
+        AddNarrowProducts(p.a.product_type, sums, own, other, TileOf<T>::kStride,
+                          (min(width, kSide) + 15) / 16 * 16);
+        return;
+      }
+    }
+    TileOf<T>::template AddProduct<kPass == GradPass::kKeys>(sums, own, other, width);
+  }
+
+  // Products of the relative term, as the forward finds them: where the tiles' distances fit in a
+  // window, or -1 in relative_first_, and pair by pair.
+  SIMT_FN void FindRelatives(const GradStep& step) {
+    const int64_t q_tile = kPass == GradPass::kKeys ? step.other_tile : own_tile;
+    const int64_t k_tile = kPass == GradPass::kKeys ? own_tile : step.other_tile;
+    const RelativeWindow window =
+        RelativeWindow::Of(RangeOfRows(head().QueryRows(q_tile * kSide)),
+                           RangeOfRows(head().KeyRows(k_tile * kSide)), head().offset, p.a.L);
+    relative_first_ = window.is_shared ? static_cast<int32_t>(window.first) : -1;
+    if (!window.is_shared) return;
+    const HeadRows q_rel = HeadRows::Of(p.a.q_rel, head().b, head().h);
+    const HeadRows r = HeadRows::Of(p.a.r, head().b, head().h);
+    const bool copies_q = CopiesRows<float>(q_rel, p.a.D), copies_r = CopiesRows<float>(r, p.a.D);
+    const int32_t* query_rows = kPass == GradPass::kKeys ? m.other_rows : m.own_rows;
+#pragma unroll 1
+    for (int part = 0; part < 2; ++part) {
+      Fragment products;
+#pragma unroll
+      for (int n = 0; n < 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) products[n][i] = 0;
+      }
+#pragma unroll 1
+      for (int c = 0; c < p.columns; ++c) {
+        __syncthreads();
+        if (threadIdx.x < kSide) {
+          const int64_t delta = window.first + part * kSide + threadIdx.x;
+          m.relative_rows[threadIdx.x] = delta < p.a.L ? static_cast<int32_t>(delta) : -1;
+        }
+        __syncthreads();
+        LoadTile(m.own, {q_rel, q_rel, INT64_MAX, p.a.D, copies_q}, query_rows, c * kSide);
+        LoadTile(m.other, {r, r, INT64_MAX, p.a.D, copies_r}, m.relative_rows, c * kSide);
+        FinishLoads(true);
+        TileOf<T>::template AddProduct<false>(products, m.own, m.other, p.a.D - c * kSide);
+      }
+#pragma unroll
+      for (int n = 0; n < 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          m.relative[RowOf(i) * kRelativeStride + part * kSide + ColumnOf(n, i)] = products[n][i];
+        }
+      }
+    }
+    __syncthreads();
   }
 
   SIMT_FN bool Sees(int query, int key) const { return (m.seen_by_query[query] >> key & 1) != 0; }
@@ -252,15 +316,12 @@ class GradPair {
         const int query = kPass == GradPass::kKeys ? column : row;
         const int key = kPass == GradPass::kKeys ? row : column;
         const GradRow& of_row = m.rows[query];
-        float exponent = fmaf(scale, weights[n][i], -of_row.lse_high);
+        float s = ScaledProduct(scale, weights[n][i]);
         if (has_constants) {
-          float s = fmaf(p.a.unit, m.key_bias[key], scale * weights[n][i]);
-          if (constants != nullptr) s = fmaf(p.a.unit, constants[query * kSide + key], s);
-          // No weight is above 1, however far the rounding of a large lse is from it.
-          const float most = of_row.lse_high + of_row.lse_low;
-          exponent = (s > most ? most : s) - of_row.lse_high;
+          s = __fadd_rn(s, m.key_bias[key]);
+          if (constants != nullptr) s = __fadd_rn(s, constants[query * kSide + key]);
         }
-        float weight = simt::Exp2(exponent - of_row.lse_low);
+        float weight = of_row.WeightOf(s);
         float dscore = weight * (dscores[n][i] - of_row.shift);
         if (!all_seen && !Sees(query, key)) weight = dscore = 0;
         weights[n][i] = weight;
@@ -269,7 +330,12 @@ class GradPair {
     }
   }
 
-  SIMT_FN float RelativeProduct(int64_t query_row, int64_t delta) const {
+  SIMT_FN float RelativeProduct(int query, int64_t query_row, int64_t delta) const {
+    if (relative_first_ >= 0) {
+      const float product = m.relative[query * kRelativeStride + delta - relative_first_];
+      // Split, infinities give NaN.
+      if (product == product) return product;
+    }
     const HeadRows q_rel = HeadRows::Of(p.a.q_rel, head().b, head().h);
     const HeadRows r = HeadRows::Of(p.a.r, head().b, head().h);
     float sum = 0;
@@ -303,20 +369,20 @@ class GradPair {
         const int64_t query_row = query_rows[query], key_row = key_rows[key];
         const Position position = m.positions[query];
         float product = p_of[e];
-        if (p.a.r.data != nullptr) {
-          product += RelativeProduct(query_row, position.DeltaTo(key_row, p.a.L));
+        if constexpr (kMayBeRelative) {
+          if (p.a.r.data != nullptr) {
+            product += RelativeProduct(query, query_row, position.DeltaTo(key_row, p.a.L));
+          }
         }
         float through_cap;
         const float s = ScoreOf(
-            p.a, head().b, head().h, p.a.scale * product,
+            p.a, head().b, head().h, product,
             {query_row, key_row, position, slope, m.key_bias[key], terms, query * kSide + key},
             &sees, &through_cap);
         if (sees) {
           const GradRow& of_row = m.rows[query];
           if (p.a.is_softmax()) {
-            // No weight is above 1, however far the rounding of a large lse is from it.
-            const float exponent = s - of_row.lse_high - of_row.lse_low;
-            weight = simt::Exp2(exponent > 0 ? 0 : exponent);
+            weight = of_row.WeightOf(s);
             dscore = weight * (ds_of[e] - of_row.shift);
           } else {
             const Weight of_score = WeightOf(p.a.weighting, s);
@@ -359,6 +425,7 @@ class GradPair {
   }
 
   const bool resident_;
+  int32_t relative_first_ = -1;  // the least distance of the window
 };
 
 }  // namespace attnd::cuda::attend_grad

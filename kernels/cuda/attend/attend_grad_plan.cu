@@ -13,9 +13,9 @@ namespace {
 // Two blocks of an H100's processor: one has too few warps to hide what they wait for.
 constexpr size_t kMostShared = size_t{112} << 10;
 
-size_t SharedBytesOf(GradType type, int chunks) {
-  return type == GradType::kF32 ? GradShared<float>::Bytes(chunks)
-                                : GradShared<simt::f16>::Bytes(chunks);
+size_t SharedBytesOf(GradType type, int chunks, bool has_relative) {
+  return type == GradType::kF32 ? GradShared<float>::Bytes(chunks, has_relative)
+                                : GradShared<simt::f16>::Bytes(chunks, has_relative);
 }
 
 int PartsOf(int units, int of_block) { return std::max(1, (units + of_block - 1) / of_block); }
@@ -50,7 +50,6 @@ GradPlan::GradPlan(const AttendGradProblem& grad, const AttendParams& params, bo
   data.a = NewAttendData(params, f);
   data.dout = Plane::Of(grad.dout);
   data.dlse = Plane::Of(grad.dlse);
-  data.scale = static_cast<float>(params.scale);
   data.columns = static_cast<int>(CeilDiv64(D));
   data.v_columns = static_cast<int>(CeilDiv64(Dv));
   ChooseType();
@@ -63,8 +62,10 @@ GradPlan::GradPlan(const AttendGradProblem& grad, const AttendParams& params, bo
   data.exact_dq = is_exact(grad.dq, {}, D);
   data.exact_dk = is_exact(grad.dk, grad.dterms.k2, D);
   data.exact_dv = is_exact(grad.dv, grad.dterms.v2, Dv);
-  data.resident = SharedBytesOf(type, chunks) <= kMostShared;
-  shared_bytes = SharedBytesOf(type, data.resident ? chunks : 1);
+  // Tiles of the relative term take turns with the others.
+  const bool has_relative = f.terms.r.given();
+  data.resident = !has_relative && SharedBytesOf(type, chunks, false) <= kMostShared;
+  shared_bytes = SharedBytesOf(type, data.resident ? chunks : 1, has_relative);
   data.query_rounds = data.key_rounds = 1;
   PlanQueries();
   PlanKeys();
@@ -85,8 +86,9 @@ void GradPlan::ChooseType() {
     return std::all_of(std::begin(operands), std::end(operands),
                        [&](const View* view) { return !view->given() || view->dtype == dtype; });
   };
-  if (all_are(DType::kF16)) type = GradType::kF16;
-  if (all_are(DType::kBF16)) type = GradType::kBF16;
+  // The products of the relative term are of float32, as in the forward.
+  if (!f.terms.r.given() && all_are(DType::kF16)) type = GradType::kF16;
+  if (!f.terms.r.given() && all_are(DType::kBF16)) type = GradType::kBF16;
   const int64_t size = type == GradType::kF32 ? 4 : 2;
   data.vectors = (type != GradType::kF32 || all_are(DType::kF32)) &&
                  std::all_of(std::begin(operands), std::end(operands), [&](const View* view) {
@@ -273,7 +275,7 @@ void GradPlan::Place(GradMemory* memory) {
                     .width = D,
                     .sums_b = d.r.shape[0] != B,
                     .sums_h = d.r.shape[1] != H,
-                    .factor = data.scale});
+                    .factor = data.a.scale});
   }
   if (!gathers) {
     rows(problem.dk, Hkv, adds_keys, data.careful_keys, data.key_rounds, &data.dk);

@@ -38,6 +38,11 @@ class RowFours {
   const bool at_once_;
 };
 
+SIMT_FN float LseLowOf(const AttendData& a, int64_t b, int64_t h, int64_t i) {
+  if (a.lse_low.data == nullptr) return 0;
+  return static_cast<const float*>(a.lse_low.data)[a.lse_low.Head(b, h) + i * a.lse_low.row];
+}
+
 // A block for 64 rows of a head, a warp for a row at a time.
 __global__ void __launch_bounds__(kGradThreads, kRowBlocks)
     GradRows(const __grid_constant__ Problems<GradData> problems) {
@@ -55,14 +60,12 @@ __global__ void __launch_bounds__(kGradThreads, kRowBlocks)
     if (i >= a.Nq) break;
     GradRow row = {0, INFINITY, 0, 1};
     if (i < a.seqs[b].nq) {
-      row.lse_low = 0;
+      row.low_2 = 0;
       float squares = 0;
       if (a.is_softmax()) {
         const float lse = static_cast<const float*>(a.lse.data)[a.lse.Head(b, h) + i * a.lse.row];
-        const double in_base_2 = lse * 1.4426950408889634074;
-        row.lse_high = static_cast<float>(in_base_2);
-        row.lse_low =
-            fabsf(row.lse_high) == INFINITY ? 0.0f : static_cast<float>(in_base_2 - row.lse_high);
+        row.lse = lse;
+        row.low_2 = kLog2E * LseLowOf(a, b, h, i);
         if (p.dout.data != nullptr) {
           float sum = 0;
           for (int d = lane * 4; d < a.Dv; d += 128) {
@@ -97,7 +100,7 @@ __global__ void __launch_bounds__(kGradThreads, kRowBlocks)
       }
       if (p.tile_sizes != nullptr) {
         const float size = sqrtf(simt::WarpSum(squares)) + fabsf(row.shift);
-        if (row.lse_low != INFINITY && size < INFINITY) most = fmaxf(most, size);
+        if (row.low_2 != INFINITY && size < INFINITY) most = fmaxf(most, size);
       }
     }
     if (lane == 0) p.RowsOf(b, h)[i] = row;
@@ -140,18 +143,15 @@ __global__ void __launch_bounds__(kGradThreads, kRowBlocks)
       const GradRow* rows = p.RowsOf(b, h);
       const float* slopes = head.is_sinks ? nullptr : p.slope_sums + (b * p.a.H + h) * p.a.Nq;
       const double sink = head.is_sinks ? SinkOf(p.a, b, h) : 0.0f;
-      const auto* lse = static_cast<const float*>(p.a.lse.data);
-      const int64_t lse_at = p.a.lse.Head(b, h);
       const int64_t nq = p.a.is_softmax() || !head.is_sinks ? p.a.seqs[b].nq : 0;
       for (int64_t i = threadIdx.x; i < nq; i += kGradThreads) {
         const GradRow& row = rows[i];
-        if (row.lse_low == INFINITY) continue;
+        if (row.low_2 == INFINITY) continue;
         if (!head.is_sinks) {
           sum += slopes[i];
           continue;
         }
-        // In natural units: in base 2 the rounding of a large sink is far from that of lse.
-        const double exponent = min(sink - lse[lse_at + i * p.a.lse.row], 0.0);
+        const double exponent = min(sink - row.lse - LseLowOf(p.a, b, h, i), 0.0);
         sum -= simt::Exp2(static_cast<float>(exponent * 1.4426950408889634)) * row.shift;
       }
     }

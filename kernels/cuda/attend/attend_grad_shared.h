@@ -6,6 +6,7 @@
 #include "kernels/cuda/attend/attend_grad_data.h"
 #include "kernels/cuda/attend/attend_grad_round.h"
 #include "kernels/cuda/attend/attend_grad_tile.h"
+#include "kernels/cuda/attend/attend_relative.cuh"
 #include "kernels/cuda/attend/attend_terms.h"
 #include "kernels/cuda/simt.h"
 
@@ -21,7 +22,7 @@ struct GradStep {
 };
 
 // Shared memory of a block. What is the same in all threads lies here, too: registers hold sums.
-// `chunks`: of D and Dv together, or 1.
+// `chunks`: of D and Dv together, or 1. has_relative: the relative term is given.
 template <class T>
 struct GradShared {
   float* scores;                   // [own row][other row]
@@ -37,8 +38,12 @@ struct GradShared {
   GradRound* round;
   GradStep* step;
   T *own, *other;
+  // Of the relative term: its products [query][distance from the window's first one on], and the
+  // rows of r that they are made of.
+  float* relative = nullptr;
+  int32_t* relative_rows = nullptr;
 
-  SIMT_FN GradShared(simt::SharedTiles& shared, int chunks) {
+  SIMT_FN GradShared(simt::SharedTiles& shared, int chunks, bool has_relative) {
     scores = shared.Take<float>(kSide * kScoreStride);
     seen_by_query = shared.Take<uint64_t>(kSide);
     seen_by_own = shared.Take<uint64_t>(kSide);
@@ -54,14 +59,20 @@ struct GradShared {
     step = shared.Take<GradStep>(1);
     own = shared.Take<T>(chunks * TileOf<T>::kElements);
     other = shared.Take<T>(chunks * TileOf<T>::kElements);
+    if (!has_relative) return;
+    relative = shared.Take<float>(kSide * kRelativeStride);
+    relative_rows = shared.Take<int32_t>(kSide);
   }
-  static constexpr size_t Bytes(int chunks) {
-    return simt::SharedBytes<float>(kSide * kScoreStride) + 2 * simt::SharedBytes<uint64_t>(kSide) +
-           2 * simt::SharedBytes<int32_t>(kSide) + simt::SharedBytes<GradRow>(kSide) +
-           simt::SharedBytes<Position>(kSide) + simt::SharedBytes<float>(kSide) +
-           simt::SharedBytes<uint32_t>(2) + simt::SharedBytes<AttendHead>(1) +
-           simt::SharedBytes<TileWalk>(1) + simt::SharedBytes<GradRound>(1) +
-           simt::SharedBytes<GradStep>(1) + 2 * simt::SharedBytes<T>(chunks * TileOf<T>::kElements);
+  static constexpr size_t Bytes(int chunks, bool has_relative) {
+    const size_t of_relative =
+        simt::SharedBytes<float>(kSide * kRelativeStride) + simt::SharedBytes<int32_t>(kSide);
+    return (has_relative ? of_relative : 0) + simt::SharedBytes<float>(kSide * kScoreStride) +
+           2 * simt::SharedBytes<uint64_t>(kSide) + 2 * simt::SharedBytes<int32_t>(kSide) +
+           simt::SharedBytes<GradRow>(kSide) + simt::SharedBytes<Position>(kSide) +
+           simt::SharedBytes<float>(kSide) + simt::SharedBytes<uint32_t>(2) +
+           simt::SharedBytes<AttendHead>(1) + simt::SharedBytes<TileWalk>(1) +
+           simt::SharedBytes<GradRound>(1) + simt::SharedBytes<GradStep>(1) +
+           2 * simt::SharedBytes<T>(chunks * TileOf<T>::kElements);
   }
 };
 

@@ -209,7 +209,7 @@ class GradSums {
     if (labels == nullptr || threadIdx.x >= kSide) return;
     const int64_t row = pair_.m.own_rows[threadIdx.x];
     if (row < 0) return;
-    const float factor = p.a.cap_table ? p.scale : 1;
+    const float factor = p.a.cap_table ? p.a.scale : 1;
     float* table = static_cast<float*>(p.dtable.data) +
                    p.dtable.Head(pair_.head().b, pair_.head().h) + row * p.dtable.row;
     for (uint64_t rest = pair_.m.seen_by_own[threadIdx.x]; rest != 0; rest &= rest - 1) {
@@ -288,8 +288,8 @@ class GradSums {
       const bool second = unit >= first_;
       const int c = second ? unit - first_ : unit;
       const float factor = kKeys && second ? 1 / weight_factor_
-                           : second        ? p.scale
-                                           : p.scale / score_factor_;
+                           : second        ? p.a.scale
+                                           : p.a.scale / score_factor_;
       const int width = kKeys && second ? p.a.Dv : p.a.D;
       __syncthreads();
       pair_.WriteScores(sums_[u]);

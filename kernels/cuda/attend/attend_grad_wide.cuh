@@ -29,6 +29,20 @@ class GradWide {
 
   SIMT_FN explicit GradWide(simt::SharedTiles& shared) : m(shared) {}
 
+  // Of careful_queries or careful_keys; h: of a query, or of a key.
+  SIMT_FN static int32_t* FlagOf(const GradData& p, int64_t b, int64_t h, int64_t tile,
+                                 int64_t round) {
+    const int64_t heads = kKeys ? p.a.H / p.a.group : p.a.H;
+    const int64_t tiles = kKeys ? p.key_tiles : p.query_tiles;
+    const int64_t at = ((b * heads + h) * tiles + tile) * RoundsOf(kPass, p) + round;
+    return (kKeys ? p.careful_keys : p.careful_queries) + at;
+  }
+  // Whether it is left to this kernel.
+  SIMT_FN static bool Computes(const GradData& p, int64_t b, int64_t h, int64_t tile,
+                               int64_t round) {
+    return !p.searches || *FlagOf(p, b, h, tile, round) == GradData::kLargeLse;
+  }
+
   // What a round has of own tile `tile` of query heads [h, h + heads).
   SIMT_FN void Run(const GradData& p, int64_t b, int64_t h, int64_t heads, int64_t tile,
                    int64_t round) {
@@ -143,7 +157,7 @@ class GradWide {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const GradRow& row = kKeys ? rows[ColumnOf(n, i)] : own_rows_[i >> 1];
-        weights[n][i] = simt::Exp2(fmaf(scale, weights[n][i], -row.lse_high) - row.lse_low);
+        weights[n][i] = row.WeightOf(ScaledProduct(scale, weights[n][i]));
       }
     }
     if (kKeys) __syncwarp();
@@ -161,21 +175,19 @@ class GradWide {
   // Scores in place of products.
   SIMT_FN void AddConstants(const WideStep<T>& step, const GradRow* rows, Fragment& weights) const {
     const int keys = kKeys ? m.block->own_count : step.count;
-    const float unit = m.block->unit;
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int row = RowOf(i), column = ColumnOf(n, i);
         const int query = kKeys ? column : row, key = kKeys ? row : column;
-        const GradRow& of = kKeys ? rows[column] : own_rows_[i >> 1];
-        float s = m.block->scale * weights[n][i];
+        float s = ScaledProduct(m.block->scale, weights[n][i]);
         // Any key's for one that does not exist.
-        if (step.key_bias != nullptr) s = fmaf(unit, step.key_bias[min(key, keys - 1)], s);
-        if (step.constants != nullptr) s = fmaf(unit, step.constants[query * kSide + key], s);
-        // No weight is above 1, however far the rounding of a large lse is from it.
-        const float most = of.lse_high + of.lse_low;
-        weights[n][i] = s > most ? most : s;
+        if (step.key_bias != nullptr) s = __fadd_rn(s, step.key_bias[min(key, keys - 1)]);
+        if (step.constants != nullptr) s = __fadd_rn(s, step.constants[query * kSide + key]);
+        // No score is above lse, but of rows that do not exist: weights of at most 1 stay in range.
+        const GradRow& of = kKeys ? rows[column] : own_rows_[i >> 1];
+        weights[n][i] = s > of.lse ? of.lse : s;
       }
       __syncwarp();
     }
@@ -216,20 +228,15 @@ class GradWide {
   SIMT_FN void Store() const {
     bool finite = IsFinite(first_);
     if constexpr (kKeys) finite = finite && IsFinite(second_);
-    const int careful = __syncthreads_or(!finite);
+    const bool careful = __syncthreads_or(!finite) != 0;
     const WideBlock& of = *m.block;
     const GradData& p = *of.problem;
     if (threadIdx.x == 0) {
-      if (kKeys) {
-        const int64_t at = (of.b * (p.a.H / p.a.group) + of.kv) * p.key_tiles + of.tile;
-        p.careful_keys[at * p.key_rounds + of.round] = careful;
-      } else {
-        const int64_t at = (of.b * p.a.H + of.h) * p.query_tiles + of.tile;
-        p.careful_queries[at * p.query_rounds + of.round] = careful;
-      }
+      int32_t* const flag = FlagOf(p, of.b, kKeys ? of.kv : of.h, of.tile, of.round);
+      *flag = (careful ? GradData::kCareful : 0) | (p.searches ? GradData::kLargeLse : 0);
     }
     if (careful || (of.adds && of.own_count == 0)) return;
-    StoreSums(first_, kKeys ? p.dk : p.dq, of.D, p.scale / of.score_factor);
+    StoreSums(first_, kKeys ? p.dk : p.dq, of.D, p.a.scale / of.score_factor);
     if constexpr (kKeys) StoreSums(second_, p.dv, of.Dv, 1 / of.weight_factor);
   }
   // All rows of the tile, which may see nothing.
@@ -277,8 +284,10 @@ __global__ void __launch_bounds__(kGradThreads, kWideBlocks<kD>)
   // The last tiles first: under a causal mask they are the longest.
   const int64_t tile = p.query_tiles - 1 - block % p.query_tiles;
   const int64_t h = block / p.query_tiles % p.a.H, b = block / p.query_tiles / p.a.H;
+  using Wide = GradWide<T, GradPass::kQueries, kD>;
+  if (!Wide::Computes(p, b, h, tile, round)) return;
   simt::SharedTiles shared;
-  GradWide<T, GradPass::kQueries, kD>(shared).Run(p, b, h, 1, tile, round);
+  Wide(shared).Run(p, b, h, 1, tile, round);
 }
 
 template <class T, int kD>
@@ -288,8 +297,10 @@ __global__ void __launch_bounds__(kGradThreads, kWideBlocks<kD>)
   if (round >= p.key_rounds) return;
   const int64_t kv_heads = p.a.H / p.a.group, tile = block % p.key_tiles;
   const int64_t kv = block / p.key_tiles % kv_heads, b = block / p.key_tiles / kv_heads;
+  using Wide = GradWide<T, GradPass::kKeys, kD>;
+  if (!Wide::Computes(p, b, kv, tile, round)) return;
   simt::SharedTiles shared;
-  GradWide<T, GradPass::kKeys, kD>(shared).Run(p, b, kv * p.a.group, p.a.group, tile, round);
+  Wide(shared).Run(p, b, kv * p.a.group, p.a.group, tile, round);
 }
 
 }  // namespace attnd::cuda::attend_grad

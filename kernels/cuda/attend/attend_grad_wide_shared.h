@@ -30,7 +30,7 @@ struct WideBlock {
   int64_t first_row, second_row;  // elements from row to row of other tiles
   int D, Dv, own_count;           // own rows that exist
   bool adds;                      // to what earlier rounds have stored
-  float scale, unit;              // of AttendData
+  float scale;                    // of AttendData
   float weight_factor, score_factor;
 
   SIMT_FN void Set(const GradData& p, GradPass pass, int64_t of_b, int64_t of_h, int64_t heads,
@@ -40,7 +40,7 @@ struct WideBlock {
     b = of_b, h = of_h, kv = of_h / p.a.group, tile = of_tile, round = of_round;
     adds = RoundsOf(pass, p) > 1;
     first_row = is_keys ? p.a.q.row : p.a.k.row, second_row = is_keys ? p.dout.row : p.a.v.row;
-    D = p.a.D, Dv = p.a.Dv, scale = p.a.scale, unit = p.a.unit;
+    D = p.a.D, Dv = p.a.Dv, scale = p.a.scale;
     const int64_t left = (is_keys ? p.a.seqs[b].nk : p.a.seqs[b].nq) - tile * kSide;
     own_count = left < 0 ? 0 : left < kSide ? static_cast<int>(left) : kSide;
     weight_factor = score_factor = 1;

@@ -142,8 +142,8 @@ LibraryAttention::LibraryAttention(CudaDevice& device, Stream& stream, const Att
     bool is_whole = true, has_doubtful = false;
     for (size_t b = 0; b < p.seqs.size(); ++b) {
       const bool is_taken = Take(problems[n], static_cast<int64_t>(b));
-      const bool is_doubtful =
-          is_taken && (problems[n].gradient != nullptr || p.seqs[b].pattern != nullptr);
+      const bool is_doubtful = is_taken && (problems[n].gradient != nullptr ||
+                                            p.seqs[b].pattern != nullptr || p.lse_low.given());
       if (!is_doubtful) doubtful.seqs[b] = AttendSeq{};
       has_doubtful |= is_doubtful;
       if (is_taken) rest.seqs[b] = AttendSeq{};
@@ -213,7 +213,8 @@ bool LibraryAttention::Take(const LibraryProblem& problem, int64_t b) {
 bool LibraryAttention::MayDoubt(CudaDevice& device, const AttendParams& params,
                                 std::span<const LibraryProblem> problems) {
   return std::ranges::any_of(problems, [&](const LibraryProblem& problem) {
-    return (problem.gradient != nullptr || device.uses_cudnn_in_bands()) &&
+    return (problem.gradient != nullptr || problem.forward->lse_low.given() ||
+            device.uses_cudnn_in_bands()) &&
            MayTake(device, params, problem);
   });
 }

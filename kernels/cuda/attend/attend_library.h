@@ -64,10 +64,11 @@ class LibraryAttention {
   std::vector<P> Rest(const std::vector<P>& problems) const {
     return With(rest_, problems);
   }
-  // What own kernels must compute again after Run, where a result is not finite: sequences in bands
-  // and all gradients, the others are empty. Engines multiply all values of a tile, those that a
-  // query does not see by weights of zero, and NaN is what that makes of a value which is not
-  // finite. Gradients may also leave the range of float16 on their way.
+  // What own kernels must compute again after Run, where a result is not finite or lse is too large
+  // (kMostLibraryLse): sequences in bands, those that want lse_low and all gradients, the others
+  // are empty. Engines multiply all values of a tile, those that a query does not see by weights of
+  // zero, and NaN is what that makes of a value which is not finite. Gradients may also leave the
+  // range of float16 on their way.
   template <class P>
   std::vector<P> Doubtful(const std::vector<P>& problems) const {
     return With(doubtful_, problems);

@@ -8,6 +8,7 @@
 #include "kernels/cuda/attend/attend_params.h"
 #include "kernels/cuda/attend/attend_terms.h"
 #include "kernels/cuda/attend/attend_tiles.h"
+#include "kernels/cuda/attend/list_dot.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/simt.h"
 #include "kernels/cuda/views.h"
@@ -33,30 +34,6 @@ struct ListData {
   }
   static constexpr int64_t FloatsOf(int64_t Dv) { return Dv + 2 * ChunksOf(Dv); }
 };
-
-// Eight lanes of a warp for each of four keys: the dot product of a row of q and one of k, in all
-// eight lanes. `fours`: ReadsFour of both.
-SIMT_FN float ListDot(const HeadRows& q, int64_t row, const HeadRows& k, int64_t key, int D,
-                      bool fours) {
-  const int sub = threadIdx.x % 8;
-  float sum = 0;
-  if (key >= 0 && fours) {
-    for (int d = sub * 4; d < D; d += 32) {
-      float x[4], y[4];
-      LoadFour(q, q.At(row) + d, x);
-      LoadFour(k, k.At(key) + d, y);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sum = fmaf(x[i], y[i], sum);
-    }
-  } else if (key >= 0) {
-    const int64_t q_at = q.At(row), k_at = k.At(key);
-    for (int d = sub; d < D; d += 8) {
-      sum = fmaf(LoadFloat(q.data, q.dtype, q_at + d), LoadFloat(k.data, k.dtype, k_at + d), sum);
-    }
-  }
-  for (int flip = 1; flip < 8; flip *= 2) sum += __shfl_xor_sync(simt::kAllLanes, sum, flip);
-  return sum;
-}
 
 SIMT_FN float WarpMax(float x) {
   for (int flip = 16; flip > 0; flip /= 2) x = fmaxf(x, __shfl_xor_sync(simt::kAllLanes, x, flip));
@@ -99,7 +76,7 @@ __global__ void __launch_bounds__(kListThreads, 2)
   const int64_t out_at = p.out.Head(head.b, head.h) + row * p.out.row;
   for (int first = 0; first == 0 || first < p.Dv; first += kListColumns) {
     float out[kListColumns / 32] = {};
-    float max = sink * kLog2E, sum = sink > -INFINITY && lane == 0 ? 1.0f : 0.0f;
+    float max = sink, sum = sink > -INFINITY && lane == 0 ? 1.0f : 0.0f;
     float* const state = carry == nullptr ? nullptr : carry + p.Dv + first / kListColumns * 2;
     if (round > 0) {
       max = state[0];
@@ -114,7 +91,7 @@ __global__ void __launch_bounds__(kListThreads, 2)
       float product = 0;
       for (int step = 0; step < 8; ++step) {
         const int64_t own = __shfl_sync(simt::kAllLanes, key, step * 4 + lane / 8);
-        const float dot = ListDot(q, row, k, own < head.nk ? own : -1, p.D, fours);
+        const float dot = ListDot<4>(q, row, k, own < head.nk ? own : -1, p.D, fours);
         const float mine = __shfl_sync(simt::kAllLanes, dot, lane % 4 * 8);
         if (lane / 4 == step) product = mine;
       }
@@ -122,13 +99,13 @@ __global__ void __launch_bounds__(kListThreads, 2)
       float s = -INFINITY, through_cap;
       if (sees) {
         pair.key_row = key;
-        s = ScoreOf(p, head.b, head.h, p.scale * product, pair, &sees, &through_cap);
+        s = ScoreOf(p, head.b, head.h, product, pair, &sees, &through_cap);
       }
       const float old = max;
       max = fmaxf(old, WarpMax(s));
       const float base = max == -INFINITY ? 0.0f : max;
-      const float decay = simt::Exp2(old - base);
-      const float weight = sees ? simt::Exp2(s - base) : 0.0f;
+      const float decay = WeightBelow(old, base);
+      const float weight = sees ? WeightBelow(s, base) : 0.0f;
       sum = sum * decay + weight;
       for (int m = 0; m < kListColumns / 32; ++m) out[m] *= decay;
       for (unsigned seen = __ballot_sync(simt::kAllLanes, sees); seen != 0; seen &= seen - 1) {
@@ -156,10 +133,7 @@ __global__ void __launch_bounds__(kListThreads, 2)
       if (c < p.Dv)
         StoreFloat(p.out.data, p.out.dtype, out_at + c, total == 0 ? 0 : out[m] / total);
     }
-    if (lane == 0 && first == 0) {
-      static_cast<float*>(p.lse.data)[p.lse.Head(head.b, head.h) + row * p.lse.row] =
-          LseOf(max, total, sink);
-    }
+    if (lane == 0 && first == 0) StoreLse(p, head.b, head.h, row, RowLse::Of(max, total));
   }
 }
 

@@ -41,12 +41,12 @@ __global__ void __launch_bounds__(kAttendThreads)
     const auto sum_of = [&](int part) {
       return states[part * data.StateFloats() + data.state_rows + i];
     };
-    float max = is_softmax ? sink * kLog2E : 0.0f;
+    float max = is_softmax ? sink : 0.0f;
     for (int part = 0; part < parts && is_valid; ++part) max = fmaxf(max, max_of(part));
     const float base = max == -INFINITY ? 0.0f : max;
-    float sum = sink > -INFINITY ? simt::Exp2(sink * kLog2E - base) : 0.0f;
+    float sum = sink > -INFINITY ? WeightBelow(sink, base) : 0.0f;
     for (int part = 0; part < parts && is_valid; ++part) {
-      sum += sum_of(part) * (is_softmax ? simt::Exp2(max_of(part) - base) : 1.0f);
+      sum += sum_of(part) * (is_softmax ? WeightBelow(max_of(part), base) : 1.0f);
     }
     const bool sees = is_valid && sum != 0;
     const float factor = sees ? FactorOf(p, head, sum, row) : 0.0f;
@@ -56,16 +56,13 @@ __global__ void __launch_bounds__(kAttendThreads)
       for (int part = 0; part < parts && sees; ++part) {
         const float* values =
             states + part * data.StateFloats() + 2 * data.state_rows + int64_t{i} * p.Dv;
-        const float share = is_softmax ? simt::Exp2(max_of(part) - base) : 1.0f;
+        const float share = is_softmax ? WeightBelow(max_of(part), base) : 1.0f;
         // A part that saw nothing has zeros.
         value = fmaf(values[c], share, value);
       }
       StoreFloat(p.out.data, p.out.dtype, at + c, sees ? value * factor : 0.0f);
     }
-    if (is_softmax && lane == 0) {
-      static_cast<float*>(p.lse.data)[p.lse.Head(place.b, place.h) + row * p.lse.row] =
-          LseOf(max, sum, sink);
-    }
+    if (is_softmax && lane == 0) StoreLse(p, place.b, place.h, row, RowLse::Of(max, sum));
   }
 }
 

@@ -1,7 +1,6 @@
 #include "kernels/cuda/attend/attend_params.h"
 
 #include <algorithm>
-#include <numbers>
 
 namespace attnd::cuda {
 
@@ -13,6 +12,7 @@ AttendData NewAttendData(const AttendParams& params, const AttendProblem& proble
   p.v = Plane::Of(problem.v);
   p.out = Plane::Of(problem.out);
   p.lse = Plane::Of(problem.lse);
+  p.lse_low = Plane::Of(problem.lse_low);
   p.k2 = Plane::Of(t.k2);
   p.v2 = Plane::Of(t.v2);
   p.bias = Plane::Of(t.bias);
@@ -33,11 +33,12 @@ AttendData NewAttendData(const AttendParams& params, const AttendProblem& proble
   p.Dv = static_cast<int>(problem.v.shape[3]);
   p.weighting = params.weighting;
   p.cap_table = params.cap_table;
-  const double unit = params.weighting == Weighting::kSoftmax ? std::numbers::log2e : 1;
-  p.unit = static_cast<float>(unit);
-  p.scale = static_cast<float>(params.scale * (params.softcap > 0 ? 1 : unit));
+  const bool is_one =
+      problem.k.dtype == problem.q.dtype && (!t.k2.given() || t.k2.dtype == problem.q.dtype);
+  p.product_type = is_one ? problem.q.dtype : DType::kF32;
+  p.scale = static_cast<float>(params.scale);
   if (params.softcap > 0) {
-    p.cap = static_cast<float>(params.softcap * unit);
+    p.cap = static_cast<float>(params.softcap);
     p.inverse_cap = static_cast<float>(1 / params.softcap);
   }
   p.has_terms = t.bias.given() || t.table.given() || t.r.given() || t.alibi_slopes.given() ||

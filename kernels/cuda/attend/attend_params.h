@@ -47,7 +47,7 @@ struct SeqData {
 
 // See AttendProblem and AttendParams.
 struct AttendData {
-  Plane q, k, v, out, lse;
+  Plane q, k, v, out, lse, lse_low;
   Plane k2, v2;
   Plane bias, table, q_rel, r, row_weight;
   Plane alibi_slopes, sinks;  // [B,H]
@@ -59,9 +59,10 @@ struct AttendData {
   Weighting weighting;
   bool cap_table;
   bool has_terms;          // scores change between product and weighting, other than by masks
-  float scale;             // of products, in units of scores already unless a soft cap follows
-  float unit;              // of scores in the end: log2(e) with softmax, whose scores are in base 2
-  float cap, inverse_cap;  // 0: off; the cap in units of scores, and 1 / cap in natural units
+  DType product_type;      // of the product of q and k: their own where both have the same 16 bits,
+                           // whatever the tiles hold, so that all passes find the same scores
+  float scale;             // AttendParams::scale
+  float cap, inverse_cap;  // 0: off
 
   SIMT_FN bool is_softmax() const { return weighting == Weighting::kSoftmax; }
 };

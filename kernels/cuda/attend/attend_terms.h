@@ -1,7 +1,9 @@
 // What enters the score of a pair besides the product of query and key, and what becomes of it:
-// kernels/device/attend.h. Scores are in units of AttendData::unit.
+// kernels/device/attend.h. The forward and every pass of the gradient find the same bits for the
+// score of a pair: products and sums are rounded where it is said here, never contracted.
 #pragma once
 
+#include <cfloat>
 #include <cmath>
 #include <cstdint>
 
@@ -12,52 +14,53 @@
 namespace attnd::cuda {
 
 constexpr float kLog2E = 1.44269504088896340736f;
+// A score of at most this size may be rounded another time: weights change by 2e-6 of themselves.
+constexpr float kSmallScore = 16;
+// A library gives lse rounded once, of products that it adds in an order of its own. Up to this
+// size of lse, weights from both are right to 4e-6 of themselves.
+constexpr float kMostLibraryLse = 64;
 
-// Finite biases and sinks are cut to these bounds, so that they stay finite times log2(e). At
-// either bound the rounded score in base 2 is no less than lse in base 2, and lse is the bound
-// itself: the backward finds weight 1 for a key that outweighs all others. NaN stays NaN.
-SIMT_FN float CutTerm(float x) {
-  constexpr float kLeast = -2.29e38f, kMost = 2.3e38f;
-  if (fabsf(x) == INFINITY) return x;
-  if (x < kLeast) return kLeast;
-  return x > kMost ? kMost : x;
+// `sum` of two numbers. Of finite ones that add up to more than float32 holds it is the largest
+// number of that sign.
+SIMT_FN float CutSum(float sum, float x, float y) {
+  if (fabsf(sum) != INFINITY || fabsf(x) == INFINITY || fabsf(y) == INFINITY) return sum;
+  return copysignf(FLT_MAX, sum);
 }
+SIMT_FN float AddTerm(float s, float term) { return CutSum(__fadd_rn(s, term), s, term); }
+
+// e^(s - max), 1 of the maximum itself: the logarithm's base changes after the difference, whose
+// error is then as small as it. 0 for max = -inf, with base 0 in its place.
+SIMT_FN float WeightBelow(float s, float base) { return simt::Exp2((s - base) * kLog2E); }
 
 // -inf: the head has none.
 SIMT_FN float SinkOf(const AttendData& p, int64_t b, int64_t h) {
   if (p.sinks.data == nullptr) return -INFINITY;
-  return CutTerm(static_cast<const float*>(p.sinks.data)[p.sinks.Head(b, h)]);
+  return static_cast<const float*>(p.sinks.data)[p.sinks.Head(b, h)];
 }
 
 // Within 2 ulp; NaN stays NaN.
 SIMT_FN float TanhOf(float x) { return tanhf(x); }
 
-// x = cap tanh(t / cap) of t in natural units, x in units of scores; `slope` = dx / dt, of the same
-// unit on both sides.
+// x = cap tanh(t / cap); `slope` = dx / dt.
 struct Capped {
   float x, slope;
 };
 SIMT_FN Capped WithCap(const AttendData& p, float t) {
-  const float tanh = TanhOf(t * p.inverse_cap);
-  return {p.cap * tanh, fmaf(-tanh, tanh, 1.0f)};
+  const float tanh = TanhOf(__fmul_rn(t, p.inverse_cap));
+  return {__fmul_rn(p.cap, tanh), fmaf(-tanh, tanh, 1.0f)};
 }
 
-// ALiBi of one head, in two parts: times the distance, the rounding of one would be most of the
-// error of a far pair.
+// ALiBi of one head.
 struct Slope {
   bool given;
-  float high, low;
+  float slope;
 
   SIMT_FN static Slope Of(const AttendData& p, int64_t b, int64_t h) {
-    if (p.alibi_slopes.data == nullptr) return {false, 0, 0};
-    const double exact = static_cast<double>(static_cast<const float*>(
-                             p.alibi_slopes.data)[p.alibi_slopes.Head(b, h)]) *
-                         (p.is_softmax() ? 1.4426950408889634074 : 1.0);
-    const auto high = static_cast<float>(exact);
-    return {true, high, static_cast<float>(exact - high)};
+    if (p.alibi_slopes.data == nullptr) return {false, 0};
+    return {true, static_cast<const float*>(p.alibi_slopes.data)[p.alibi_slopes.Head(b, h)]};
   }
   SIMT_FN float Add(float s, float distance) const {
-    return fmaf(-high, distance, fmaf(-low, distance, s));
+    return CutSum(fmaf(-slope, distance, s), s, slope);
   }
 };
 
@@ -86,14 +89,13 @@ struct Position {
   }
 };
 
-// Score `s` with a bias in natural units. -inf hides the pair whatever s is: then `*sees` becomes
-// false.
-SIMT_FN float WithBias(const AttendData& p, float s, float bias, bool* sees) {
+// Score `s` with a bias. -inf hides the pair whatever s is: then `*sees` becomes false.
+SIMT_FN float WithBias(float s, float bias, bool* sees) {
   if (bias == -INFINITY) {
     *sees = false;
     return -INFINITY;
   }
-  return fmaf(p.unit, CutTerm(bias), s);
+  return AddTerm(s, bias);
 }
 
 // The bias of a pair of rows; 0 where there is none, as for rows of k2.
@@ -120,30 +122,34 @@ struct PairTerms {
   int at;                  // query of the tile * 64 + key of the tile
 };
 
-// `t`: AttendData::scale times the products (also of the relative term). Gives the score; `*sees`
-// becomes false where the bias hides the pair, and `*through_cap` is dx / dt of the soft cap.
-SIMT_FN float ScoreOf(const AttendData& p, int64_t b, int64_t h, float t, const PairTerms& pair,
-                      bool* sees, float* through_cap) {
+// Score of a product without other terms.
+SIMT_FN float ScaledProduct(float scale, float product) { return __fmul_rn(scale, product); }
+
+// `product`: with that of the relative term. Gives the score; `*sees` becomes false where the bias
+// hides the pair, and `*through_cap` is dx / dt of the soft cap.
+SIMT_FN float ScoreOf(const AttendData& p, int64_t b, int64_t h, float product,
+                      const PairTerms& pair, bool* sees, float* through_cap) {
   float entry = 0;
   if (p.table.data != nullptr && pair.terms != nullptr && pair.terms->labels != nullptr) {
     const int label = pair.terms->labels[pair.at];
     if (label != 65535) entry = TableOf(p, b, h, pair.query_row, label);
   }
-  float s = p.cap_table ? fmaf(p.scale, entry, t) : t;
+  const float t = ScaledProduct(p.scale, product);
+  float s = p.cap_table ? CutSum(fmaf(p.scale, entry, t), t, entry) : t;
   *through_cap = 1;
   if (p.cap > 0) {
     const Capped capped = WithCap(p, s);
     s = capped.x;
     *through_cap = capped.slope;
   }
-  if (!p.cap_table) s = fmaf(p.unit, entry, s);
+  if (!p.cap_table) s = AddTerm(s, entry);
   if (pair.slope.given) s = pair.slope.Add(s, pair.position.DistanceTo(pair.key_row));
-  s = fmaf(p.unit, pair.key_bias, s);
+  s = __fadd_rn(s, pair.key_bias);
   if (pair.terms != nullptr && pair.terms->bias != nullptr) {
-    s = fmaf(p.unit, pair.terms->bias[pair.at], s);
+    s = __fadd_rn(s, pair.terms->bias[pair.at]);
   }
   if (p.bias.data != nullptr) {
-    s = WithBias(p, s, BiasOf(p, b, h, pair.query_row, pair.key_row), sees);
+    s = WithBias(s, BiasOf(p, b, h, pair.query_row, pair.key_row), sees);
   }
   return s;
 }
@@ -192,12 +198,23 @@ SIMT_FN float FactorOf(const AttendData& p, const AttendHead& head, float sum, i
       p.row_weight.data)[p.row_weight.Head(head.b, head.h) + row * p.row_weight.row];
 }
 
-// lse of a row from the maximum and the sum of its online softmax in base 2, in float64: a float32
-// logarithm would add its error to the rounding of lse, which multiplies all weights of a row.
-SIMT_FN float LseOf(float max, float sum, float sink) {
-  if (sum == 0 || (sum == 1 && max == sink * kLog2E)) return sink;
-  return static_cast<float>(
-      fma(static_cast<double>(max), 0.69314718055994530942, log(static_cast<double>(sum))));
+// lse of a row and what its rounding leaves out, from the maximum and the sum of its online softmax
+// (AttendProblem::lse_low). sum = 0: the row sees nothing.
+struct RowLse {
+  float lse, low;
+
+  SIMT_FN static RowLse Of(float max, float sum) {
+    if (sum == 0) return {-INFINITY, 0};
+    const double log_sum = log(static_cast<double>(sum));
+    const auto lse = static_cast<float>(max + log_sum);
+    if (!(fabsf(lse) < INFINITY)) return {lse, 0};
+    return {lse, static_cast<float>(static_cast<double>(max) - lse + log_sum)};
+  }
+};
+SIMT_FN void StoreLse(const AttendData& p, int64_t b, int64_t h, int64_t row, const RowLse& of) {
+  static_cast<float*>(p.lse.data)[p.lse.Head(b, h) + row * p.lse.row] = of.lse;
+  if (p.lse_low.data == nullptr) return;
+  static_cast<float*>(p.lse_low.data)[p.lse_low.Head(b, h) + row * p.lse_low.row] = of.low;
 }
 
 }  // namespace attnd::cuda

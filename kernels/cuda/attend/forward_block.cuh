@@ -12,6 +12,7 @@
 #include "kernels/cuda/attend/attend_tiles.h"
 #include "kernels/cuda/attend/forward_shape.cuh"
 #include "kernels/cuda/attend/forward_sums.cuh"
+#include "kernels/cuda/attend/narrow_product.h"
 #include "kernels/cuda/simt.h"
 
 namespace attnd::cuda {
@@ -196,6 +197,13 @@ class ForwardBlock : ForwardSums<ForwardShape<T, kWidth, kStreams, kTerms>::kVal
     const T* right = kStreams ? buffer + 64 * Shape::kStride : buffer;
     if (chunk == 0) this->ClearScores();
     left += warp_row_ * Shape::kStride;
+    if constexpr (std::is_same_v<T, float>) {
+      if (p_.product_type != DType::kF32 && PartOf(piece, window) == kKeys) {
+        const int padded = (width + 15) / 16 * 16;
+        AddNarrowProducts(p_.product_type, s_[0], left, right, Shape::kStride, padded);
+        return;
+      }
+    }
     if (width == kWidth) {
       AddProducts<T, kWidth, true>(s_, left, right, Shape::kStride, width);
     } else {

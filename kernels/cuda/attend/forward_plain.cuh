@@ -144,11 +144,14 @@ class ForwardPlain : ForwardSums<kWidth, kTiles> {
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
 #pragma unroll
-        for (int n = 0; n < 8; ++n) Score(r, n, 0) *= p_.scale, Score(r, n, 1) *= p_.scale;
+        for (int n = 0; n < 8; ++n) {
+          Score(r, n, 0) = ScaledProduct(p_.scale, Score(r, n, 0));
+          Score(r, n, 1) = ScaledProduct(p_.scale, Score(r, n, 1));
+        }
       }
-      Sums::Soften(1);
+      Sums::template Soften<true>(1);
     } else {
-      Sums::Soften(p_.scale);
+      Sums::template Soften<false>(p_.scale);
     }
   }
 

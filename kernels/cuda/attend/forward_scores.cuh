@@ -43,16 +43,18 @@ SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms>::Weigh(const RelativeWind
   HideByMask();
   if constexpr (kTerms) {
     AddTerms(window);
-    if (p_.is_softmax()) this->Soften(1);
+    if (p_.is_softmax()) this->template Soften<true>(1);
     return;
   }
-  // Weights of float32 are those of rounded scores: of one key exactly 1.
   const bool multiplies = std::is_same_v<T, float> || !(scale_ > 0);
   if (multiplies) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
 #pragma unroll
-      for (int n = 0; n < 8; ++n) Score(r, n, 0) *= scale_, Score(r, n, 1) *= scale_;
+      for (int n = 0; n < 8; ++n) {
+        Score(r, n, 0) = ScaledProduct(scale_, Score(r, n, 0));
+        Score(r, n, 1) = ScaledProduct(scale_, Score(r, n, 1));
+      }
     }
   }
   if constexpr (std::is_same_v<T, float>) {
@@ -64,7 +66,7 @@ SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms>::Weigh(const RelativeWind
       if ((hidden_ >> e & 1) != 0) s_[0][e / 4][e % 4] = -INFINITY;
     }
   }
-  this->Soften(multiplies ? 1 : scale_);
+  this->template Soften<std::is_same_v<T, float>>(multiplies ? 1 : scale_);
 }
 
 template <class T, int kWidth, bool kStreams, bool kTerms>
@@ -105,7 +107,7 @@ SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms>::AddTerms(const RelativeW
     }
     bool sees = true;
     float through_cap;
-    float s = ScoreOf(p_, c_.head.b, c_.head.h, scale_ * product, pair, &sees, &through_cap);
+    float s = ScoreOf(p_, c_.head.b, c_.head.h, product, pair, &sees, &through_cap);
     if (!p_.is_softmax()) {
       s = sees ? WeightOf(p_.weighting, s).phi : 0.0f;
       seen[0] += sees && r == 0 ? 1.0f : 0.0f;
@@ -170,7 +172,7 @@ SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms>::MendScores() {
     pair.query_row = QueryRow(RowOfTile(e >> 1 & 1));
     if (pair.query_row < 0) continue;
     pair.key_row = KeyRowOf(e / 4, e % 4);
-    s = PlainProduct(p_.q, p_.k, pair) * scale_;
+    s = ScaledProduct(scale_, PlainProduct(p_.q, p_.k, pair));
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
 #pragma unroll

@@ -44,7 +44,10 @@ class ForwardSums {
   }
 
   // Softmax (Milakov and Gimelshein 2018) one tile of keys further: scores times `factor` become
-  // weights as shares of 2^max, and older sums shrink to the new maximum. REQUIRES: factor > 0.
+  // weights as shares of e^max, and older sums shrink to the new maximum. kExact: of scores rounded
+  // to float32, so that the weight of one key is exactly 1; factor is 1. Otherwise one operation
+  // does it where |max| is small, with an error of it times 2^-23. REQUIRES: factor > 0.
+  template <bool kExact>
   SIMT_FN void Soften(float factor) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
@@ -55,14 +58,26 @@ class ForwardSums {
       max_[r] = fmaxf(old, QuadMax(most) * factor);
       // A row that has seen nothing: -inf - 0 instead of -inf - -inf.
       const float base = max_[r] == -INFINITY ? 0.0f : max_[r];
-      const float decay = simt::Exp2(old - base);
+      const float decay = WeightBelow(old, base);
+      float to_base_2 = factor * kLog2E, base_2 = base * kLog2E;
+      if (!kExact && !(fabsf(base) <= kSmallScore)) {
+#pragma unroll
+        for (int n = 0; n < 8; ++n) {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            Score(r, n, i) = __fsub_rn(ScaledProduct(factor, Score(r, n, i)), base);
+          }
+        }
+        to_base_2 = kLog2E, base_2 = 0;
+      }
       float sum = 0;
 #pragma unroll
       for (int n = 0; n < 8; ++n) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          Score(r, n, i) = simt::Exp2(fmaf(Score(r, n, i), factor, -base));
-          sum += Score(r, n, i);
+          float& score = Score(r, n, i);
+          score = kExact ? WeightBelow(score, base) : simt::Exp2(fmaf(score, to_base_2, -base_2));
+          sum += score;
         }
       }
       // Which products join a sum unrounded is said here, not left to the compiler: kernels that
@@ -100,10 +115,10 @@ class ForwardSums {
     for (int r = 0; r < kRows; ++r) {
       // A sink is a key with the value 0. It joins last: weights that are rounded to 16 bits are
       // shares of the largest key's, however much a sink outweighs all of them.
-      const float max = is_softmax ? fmaxf(max_[r], sink * kLog2E) : 0.0f;
+      const float max = is_softmax ? fmaxf(max_[r], sink) : 0.0f;
       const float base = max == -INFINITY ? 0.0f : max;
-      const float share = is_softmax ? simt::Exp2(max_[r] - base) : 1.0f;
-      const float own_share = sink > -INFINITY ? simt::Exp2(fmaf(sink, kLog2E, -base)) : 0.0f;
+      const float share = is_softmax ? WeightBelow(max_[r], base) : 1.0f;
+      const float own_share = sink > -INFINITY ? WeightBelow(sink, base) : 0.0f;
       const float sum = fmaf(QuadSum(sum_[r]), share, own_share);
       const int64_t slot = first + lane / 4 + r * 8;
       // Rows of natural order from nq on exist, too.
@@ -113,8 +128,7 @@ class ForwardSums {
       StoreRow(p, p.out.Head(head.b, head.h) + row * p.out.row + column, width, r,
                is_valid ? FactorOf(p, head, sum, row) * share : 0.0f, is_valid && sum != 0);
       if (is_softmax && lane % 4 == 0 && column == 0) {
-        const int64_t at = p.lse.Head(head.b, head.h) + row * p.lse.row;
-        static_cast<float*>(p.lse.data)[at] = is_valid ? LseOf(max, sum, sink) : -INFINITY;
+        StoreLse(p, head.b, head.h, row, RowLse::Of(max, is_valid ? sum : 0.0f));
       }
     }
   }
