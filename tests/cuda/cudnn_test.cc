@@ -270,6 +270,34 @@ TEST_F(Cudnn, HeadsThatAreFiniteAreTheLibrarys) {
   EXPECT_NE(attention.ResultsOf(0), right);
 }
 
+// One rounded lse would make other weights of the scores that a gradient computes again: own kernels
+// compute both numbers.
+TEST_F(Cudnn, HeadsOfALargeLseAreComputedAgain) {
+  LargeAttention attention({});
+  const TestArray low(DType::kF32, {1, 32, 512});
+  const auto run = [&](Device& device, double scale) {
+    attention.Clear();
+    AttendProblem p = attention.problem();
+    p.lse_low = low.view();
+    const AttendArgs args{.params = {.scale = scale}, .problems = {p}};
+    RunAsPlanned(device, args, args);
+    std::vector<double> results = attention.ResultsOf(0);
+    const PlainArray lows = low.Read();
+    results.insert(results.end(), lows.values.begin(), lows.values.end());
+    return results;
+  };
+  const auto right = NewDevice(emu::Cudnn::kRight), wrong = NewDevice(emu::Cudnn::kWrong),
+             absent = NewDevice(emu::Cudnn::kAbsent);
+  emu::cudnn = emu::Cudnn::kRight;
+  run(*right, LargeAttention::kScale);
+  attention.Expect();
+  for (const double x : low.Read().values) ASSERT_EQ(x, 0);
+  // What it computes is not used.
+  emu::cudnn = emu::Cudnn::kWrong;
+  EXPECT_TRUE(run(*wrong, 1e4) == run(*absent, 1e4));
+  EXPECT_GT(AttentionLibraryOf(*wrong).calls, 0);
+}
+
 // As NVIDIA's engines do: own kernels compute heads again that are not finite.
 TEST_F(Cudnn, ALibraryThatIsRightButForWhatIsInvisibleIsProven) {
   emu::cudnn = emu::Cudnn::kSpreads;
