@@ -87,13 +87,6 @@ absl::Status PredictTransfers(Stream& dry, const Plan& plan) {
   return absl::OkStatus();
 }
 
-// Scores and values cost 2 (D + Dv) a pair, backward kBackwardFlops times that.
-ProblemCost CostAt(const Plan& plan, double visible_pairs) {
-  const double flops = 2 * static_cast<double>(plan.shape.D + plan.shape.Dv) *
-                       (plan.direction == Direction::kBackward ? kBackwardFlops : 1);
-  return {visible_pairs, plan.flops + (visible_pairs - plan.visible_pairs) * flops};
-}
-
 // The dry run: what comes out, and what it takes.
 absl::Status Predict(Device& device, RunControl* control, Plan* plan) {
   std::map<std::string, Tensor> tensors;
@@ -125,12 +118,10 @@ absl::Status Predict(Device& device, RunControl* control, Plan* plan) {
   // A backward is credited with its gradients, not with the forward that it has to repeat.
   plan->flops =
       plan->direction == Direction::kBackward ? work.flops - run->forward_flops : work.flops;
-  if (!run->visible_pairs.empty()) {
-    // A formula may know of pairs that no launch attends to.
-    const ProblemCost cost = CostAt(*plan, run->visible_pairs[0].total());
-    plan->visible_pairs = cost.visible_pairs;
-    plan->flops = cost.flops;
-  }
+  // A formula may know of pairs that no launch attends to.
+  const ProblemCost cost = CostOf(*plan, *run, 0);
+  plan->visible_pairs = cost.visible_pairs;
+  plan->flops = cost.flops;
   plan->estimates_pairs = run->estimates_pairs;
   // What is kept for reuse serves the rest; half of it, since it is in pieces of other sizes.
   const int64_t kept = std::min(device.memory().retain_bytes() / 2, kMostCountedBytes);
@@ -335,9 +326,7 @@ absl::StatusOr<Execution> Engine::Impl::Execute(Stream& stream, std::span<const 
   if (stream.stopped()) return StoppedStatus();
   // What attend counts as it runs is complete by now.
   for (size_t p = 0; p < batch.size(); ++p) {
-    const Plan& plan = *batch[p].plan;
-    execution.costs.push_back(CostAt(
-        plan, run->visible_pairs.empty() ? plan.visible_pairs : run->visible_pairs[p].total()));
+    execution.costs.push_back(CostOf(*batch[p].plan, *run, p));
   }
   execution.peak_workspace_bytes = stream.workspace().peak_bytes();
   return execution;

@@ -48,6 +48,15 @@ void Replay(Ops& ops, const MethodInfo& info, const Outputs& forward,
 
 }  // namespace
 
+// Scores and values cost 2 (D + Dv) a pair, backward kBackwardFlops times that.
+ProblemCost CostOf(const Plan& plan, const RunResult& run, size_t p) {
+  if (run.visible_pairs.empty()) return {plan.visible_pairs, plan.flops};
+  const double pairs = run.visible_pairs[p].total();
+  const double flops = 2 * static_cast<double>(plan.shape.D + plan.shape.Dv) *
+                       (plan.direction == Direction::kBackward ? kBackwardFlops : 1);
+  return {pairs, plan.flops + (pairs - plan.visible_pairs) * flops};
+}
+
 absl::StatusOr<RunResult> RunFormula(Stream& stream, const Caches& caches, const Plan& plan,
                                      const std::map<std::string, Tensor>& sent,
                                      std::span<const ProblemShape> problems) {

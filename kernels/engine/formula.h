@@ -24,6 +24,9 @@ struct RunResult {
   std::vector<PairTotal> visible_pairs;  // Outputs::visible_pairs
 };
 
+// What the problem in place p took: its plan's figures, or by the pairs that the formula tells.
+ProblemCost CostOf(const Plan& plan, const RunResult& run, size_t p);
+
 // What runs leave for later ones; null: nothing.
 struct Caches {
   PatternCache* patterns = nullptr;

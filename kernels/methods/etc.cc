@@ -39,7 +39,6 @@ Etc StructureOf(const SeenSeq& seq, const Options& o, const Integers& ints) {
           .is_labelled = std::any_of(std::begin(kTables), std::end(kTables), is_sent),
           .max_distance = o.max_distance,
           .sentence_ids = ids("sentence_ids"),
-          .has_sentence_ids = ints["sentence_ids"].is_sent(),
           .has_examples = ints["long_example_ids"].is_sent(),
           .long_examples = ids("long_example_ids"),
           .global_examples = ids("global_example_ids"),
@@ -48,6 +47,14 @@ Etc StructureOf(const SeenSeq& seq, const Options& o, const Integers& ints) {
           .g2g_ids = ids("g2g_ids"),
           .g2l_ids = ids("g2l_ids"),
           .sent_ids = ints.Elements(seq.p)};
+}
+
+HeadParts SeenBy(const SeenSeq& seq, const Options& o, const Integers& ints, Half half) {
+  PatternSource source = EtcSource(seq, StructureOf(seq, o, ints), half);
+  // A plan does not read them.
+  const bool is_hard = o.hard_g2l || o.hard_l2g;
+  if (is_hard && ints["sentence_ids"].is_sent()) source.knows_pairs = false;
+  return AllHeads(std::move(source));
 }
 
 class EtcMethod : public PatternMethod<Options> {
@@ -124,7 +131,7 @@ class EtcMethod : public PatternMethod<Options> {
   }
 
   HeadParts Sees(const SeenSeq& seq, const Options& o, const Integers& ints) const override {
-    return AllHeads(EtcSource(seq, StructureOf(seq, o, ints), Half::kBoth));
+    return SeenBy(seq, o, ints, Half::kBoth);
   }
 
   PatternExtras Extras(Ops& ops, const Inputs& in, const Options& o) const override {
@@ -136,9 +143,7 @@ class EtcMethod : public PatternMethod<Options> {
     const bool has_own = in.tensors.contains("k_global") || in.tensors.contains("v_global");
     if (!has_own) return PatternMethod::Attend(ops, in, o, ints, extras);
     const auto seqs = [&](Half half) {
-      return [&, half](const SeenSeq& seq) {
-        return AllHeads(EtcSource(seq, StructureOf(seq, o, ints), half));
-      };
+      return [&, half](const SeenSeq& seq) { return SeenBy(seq, o, ints, half); };
     };
     return AttendLocalAndGlobal(ops, in, o, seqs(Half::kLocal), seqs(Half::kGlobal), extras);
   }

@@ -87,7 +87,6 @@ class Random : public PatternMethod<Options> {
       lists.R = sent.SeqShape(seq.p)[2];
     } else {
       lists.R = std::min(*o.num_random, seq.Nk);  // a short packed sequence lists all its keys
-      lists.is_drawn = true;
       lists.seed = o.seed;
     }
     return EachHead(seq, rule, [&](int64_t head) {
@@ -97,7 +96,10 @@ class Random : public PatternMethod<Options> {
       } else {
         lists.head = head;
       }
-      return PatternParts{ListSource(seq, lists)};
+      PatternSource source = ListSource(seq, lists);
+      // A plan does not read them.
+      if (sent.is_sent()) source.knows_pairs = false;
+      return PatternParts{std::move(source)};
     });
   }
 };

@@ -153,6 +153,7 @@ METHOD = pattern_method(
         Case("dilation-of-heads", dtypes=ALL, B=2, H=4, Hkv=2, Nq=131,
              options=token(6, 1, 2, 3, 11), made=own(scattered)),
         Case("dilation-of-heads-no-mask", H=3, Nq=65, options=token(2, 5, 1, 30)),
+        Case("dilation-few-queries", Nq=5, Nk=301, options=token(9, 16)),
         Case("dilation-beyond-n", Nq=65, options=token(3, 100), made=own(at(5))),
         Case("more-keys", Nq=65, Nk=131, options=token(7), made=own(scattered)),
         Case("more-queries", dtypes=ALL, Nq=131, Nk=65, options=token(7, 2), made=own(scattered)),

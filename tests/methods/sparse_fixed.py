@@ -117,6 +117,7 @@ METHOD = pattern_method(
         Case("huge-stride-verts", B=2, H=4, Nq=65, options=fixed(2**63 - 1, 2**61, 3),
              ints={"causal_offset": (-40, 2**31 - 1)}),
         Case("huge-summary", Nq=65, options=fixed(2**63 - 1, 2**63 - 1, part="summary")),
+        Case("horizontal-huge", Nq=66, Nk=9, options=fixed(10**13, 13, 5, horizontal=True)),
         Case("huge-tail", H=4, Nq=65,
              options=fixed(2**63 - 1, 2**61, 3, part="summary", tail_summary=True)),
         Case("lengths", dtypes=ALL, B=6, H=1, Nq=131, options=fixed(9, 2),

@@ -202,8 +202,7 @@ PatternSource EtcSource(const PatternSeq& seq, Etc etc, Half half) {
     counts.tiles += static_cast<double>(Tiles(rows) * Tiles(seq.lengths.nk));
   }
   const bool has_examples = std::exchange(etc.has_examples, false);
-  const bool has_sentences =
-      std::exchange(etc.has_sentence_ids, false) || !etc.sentence_ids.empty();
+  const bool has_sentences = !etc.sentence_ids.empty();
   const int64_t sent_ids = std::exchange(etc.sent_ids, 0);
   const std::vector<int32_t> examples = Examples(etc);
   etc.long_examples = etc.global_examples = {};

@@ -17,7 +17,6 @@ struct Etc {
   bool is_labelled = false;
   int64_t max_distance = 12;          // k of the labels
   std::vector<int32_t> sentence_ids;  // of the long positions; empty: floor(c ng / nl)
-  bool has_sentence_ids = false;      // which are empty on a dry stream
   // Only positions of equal examples see each other; any numbers, empty on a dry stream.
   bool has_examples = false;
   std::vector<int32_t> long_examples, global_examples;

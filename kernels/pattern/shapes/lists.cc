@@ -135,7 +135,7 @@ double ListedPairs(const PatternSeq& seq, const KeyLists& lists) {
   const auto [nq, nk] = seq.lengths;
   const int64_t most = std::min(lists.R, nk);
   double pairs = static_cast<double>(nq) * static_cast<double>(most);
-  if (lists.is_drawn && seq.causal) pairs = SteppedSum(nq, seq.offset, 1, 1, most);
+  if (lists.keys.empty() && seq.causal) pairs = SteppedSum(nq, seq.offset, 1, 1, most);
   if (!lists.include_self || nk == 0) return pairs;
   // Queries whose own position is a key.
   const int64_t first = std::clamp<int64_t>(seq.offset, 0, nk);
@@ -153,7 +153,7 @@ PatternSource ListSource(const PatternSeq& seq, KeyLists lists) {
   PatternSource source{.Nq = seq.Nq,
                        .Nk = seq.Nk,
                        .visible_pairs = ListedPairs(seq, lists),
-                       .knows_pairs = lists.is_drawn && !lists.include_self,
+                       .knows_pairs = lists.keys.empty() && !lists.include_self,
                        .is_counted = false,
                        .is_listed = is_listed,
                        .longest_list = is_listed ? longest : 0};

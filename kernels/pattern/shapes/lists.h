@@ -12,7 +12,6 @@ namespace attnd {
 // twice counts once, or (multiset) twice. `ids_q`, `ids_k` as in WithinSegments, or empty.
 struct KeyLists {
   std::vector<int32_t> keys;  // empty: DrawnKeys (draws.h), when the pattern is built
-  bool is_drawn = false;      // else a plan does not know them
   uint64_t seed = 0;          // of DrawnKeys
   int64_t head = 0;           // of DrawnKeys
   int64_t R = 0;

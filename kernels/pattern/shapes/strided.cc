@@ -147,8 +147,8 @@ class SummaryColumns {
  public:
   SummaryColumns(const FixedSegments& f, int64_t Nk)
       : s_(std::min(f.stride, kFar)),
-        first_(std::min(FirstSummary(f), s_)),
-        columns_(std::min(f.summary, s_ - first_)) {
+        first_(PlaceOf(FirstSummary(f), f.stride)),
+        columns_(PlaceOf(FirstSummary(f) + f.summary, f.stride) - first_) {
     const int64_t tail = Nk - Nk % s_;
     if (!f.tail_summary || tail == Nk) return;
     const int64_t first = std::clamp<int64_t>(Nk - f.summary, 0, tail + first_);
@@ -177,6 +177,11 @@ class SummaryColumns {
   int64_t short_begin() const { return short_.begin; }  // 0: there is none
 
  private:
+  // A place in a segment that is cut to kFar: positions are within kFar / 2 of a border.
+  static int64_t PlaceOf(int64_t place, int64_t stride) {
+    if (stride <= kFar || place <= kFar / 2) return place;
+    return std::max(kFar - (stride - place), kFar / 2);
+  }
   bool IsShort() const { return short_.begin < short_.end; }
 
   const int64_t s_, first_, columns_;
