@@ -134,6 +134,12 @@ v1::EstimateReply DescribePlan(const Plan& plan, absl::string_view device) {
   reply.set_output_bytes(plan.output_bytes);
   reply.set_device(std::string(device));
   reply.mutable_notes()->Assign(plan.notes.begin(), plan.notes.end());
+  if (plan.estimates_pairs) {
+    reply.add_notes(absl::StrCat(
+        plan.method->info().id,
+        ": visible_pairs and flops are estimates: values that only a run reads decide them, or "
+        "more lengths than a plan describes; Stats of the run have the exact ones"));
+  }
   return reply;
 }
 

@@ -194,3 +194,15 @@ def test_estimates_need_no_room(client):
     predicted = client.estimate(shape, shape, shape)
     assert predicted.input_bytes == 3 * 4 * 64 * (1 << 20) * 128
     assert predicted.flops == 4 * 128 * 64 * float(1 << 40)
+
+
+def test_an_estimate_says_whether_its_pairs_are_exact(client):
+    """Symptom: pairs that only data decide were wrong by up to 65 times, without a word."""
+    shape = (1, 2, 64, 8)
+    said = {}
+    for method, options in (("longformer", {"window": 8}), ("softmax", {}), ("reformer", {})):
+        kv = None if method == "reformer" else shape
+        reply = client.estimate(shape, kv, shape, method=method, options=options)
+        said[method] = [note for note in reply.notes if "visible_pairs" in note]
+    assert not said["longformer"] and not said["softmax"]
+    assert len(said["reformer"]) == 1 and "estimates" in said["reformer"][0]
