@@ -131,36 +131,67 @@ Tensor ScoresWithNulls(const SinkhornRun& run, const Tensor& R) {
   return ops.Concat({ops.Constant(0, nulls), scores}, 3);
 }
 
+// sum over the picks j >= i of e^(best_j - best_i), by doubling the terms; `best` falls along
+// picks. Differences of scores are exact at any size, which a logarithm of a sum is not.
+Tensor SumsOfPicks(const SinkhornRun& run, const Tensor& best) {
+  Ops& ops = run.ops;
+  const std::vector<int64_t> picks = run.Each([](const Blocks& b) { return b.picks; });
+  const int64_t most = *std::max_element(picks.begin(), picks.end());
+  Tensor sums = ops.Constant(1, ShapesOf(best));
+  for (int64_t terms = 1; terms < most && ops.status().ok(); terms *= 2) {
+    const auto begin = run.Each([&](const Blocks& b) { return std::min(terms, b.picks); });
+    const auto left = run.Each([&](const Blocks& b) { return b.picks - std::min(terms, b.picks); });
+    const auto here = [&](const Tensor& x) { return ops.Slice(x, 3, {0}, left); };
+    const auto there = [&](const Tensor& x) { return ops.Slice(x, 3, begin, picks); };
+    const Tensor fall =
+        ops.Apply(ElementOp::kExp, ops.Apply(ElementOp::kSubtract, there(best), here(best)));
+    const Tensor more = ops.Apply(ElementOp::kMultiply, fall, there(sums));
+    sums = ops.Concat(
+        {ops.Apply(ElementOp::kAdd, here(sums), more), ops.Slice(sums, 3, left, picks)}, 3);
+  }
+  return sums;
+}
+
+// Of each of the best scores, at columns `order`, its softmax over it and what is left after it.
+Tensor WeightsOfPicks(const SinkhornRun& run, const Tensor& scores, const Tensor& order,
+                      const Tensor& best) {
+  Ops& ops = run.ops;
+  if (!ops.status().ok()) return {};
+  std::vector<int64_t> columns;
+  std::vector<Shape> ones;
+  for (size_t i = 0; i < scores.size(); ++i) {
+    columns.push_back(scores[i].shape[3]);
+    ones.push_back({1, 1, 1, run.blocks[i].picks, 1});
+  }
+  const auto falls = [&](const Tensor& x, const Tensor& from) {
+    return ops.Apply(ElementOp::kExp, ops.Apply(ElementOp::kSubtract, x, from));
+  };
+  const Tensor is_picked =
+      ops.Reshape(ops.Scatter(ops.Constant(1, ones), order, columns), ShapesOf(scores));
+  const Tensor others = ops.Select(is_picked, NumberLike(ops, kNothing, scores), scores);
+  // The least of the best scores: a constant, since it cancels.
+  const Tensor last = ops.Affine(ops.Reduce(ReduceOp::kMax, ops.Affine(ops.Stop(best), -1), 3), -1);
+  const Tensor rest = ops.Reduce(ReduceOp::kSum, falls(others, last), 3);
+  const Tensor sums = ops.Apply(ElementOp::kAdd, SumsOfPicks(run, best),
+                                ops.Apply(ElementOp::kMultiply, falls(last, best), rest));
+  return ops.Apply(ElementOp::kReciprocal, sums);
+}
+
 // The largest scores one after the other, each with its softmax over those that are left.
 Picked Picks(const SinkhornRun& run, const Tensor& R) {
   Ops& ops = run.ops;
   const Tensor scores = run.o.causal ? ScoresWithNulls(run, R) : R;
   if (!ops.status().ok()) return {};
   std::vector<int64_t> picks;
-  std::vector<Shape> picked, ones;
+  std::vector<Shape> picked;
   for (size_t i = 0; i < scores.size(); ++i) {
     const Shape& s = scores[i].shape;
     picks.push_back(run.blocks[i].picks);
     picked.push_back({s[0], s[1], s[2], picks.back()});
-    ones.push_back({1, 1, 1, picks.back(), 1});
   }
   const Tensor order = ops.TopK(scores, picks);
   const Tensor best = ops.Reshape(ops.Gather(WithLastOne(run, scores), order), picked);
-  Tensor left;  // log-sum-exp of each and what is left after it
-  if (run.o.Top() == 1) {
-    left = ops.Reduce(ReduceOp::kLogSumExp, scores, 3);
-  } else {
-    std::vector<int64_t> columns;
-    for (size_t i = 0; i < scores.size(); ++i) columns.push_back(scores[i].shape[3]);
-    const Tensor is_picked =
-        ops.Reshape(ops.Scatter(ops.Constant(1, ones), order, columns), ShapesOf(scores));
-    const Tensor others = ops.Select(is_picked, NumberLike(ops, kNothing, scores), scores);
-    const Tensor rest = ops.Reduce(ReduceOp::kLogSumExp, others, 3);
-    left = ops.Slice(ops.Cumulative(CumulativeOp::kLogSumExp, ops.Concat({best, rest}, 3), 3,
-                                    /*exclusive=*/false, /*reverse=*/true),
-                     3, {0}, picks);
-  }
-  const Tensor weight = ops.Apply(ElementOp::kExp, ops.Apply(ElementOp::kSubtract, best, left));
+  const Tensor weight = WeightsOfPicks(run, scores, order, best);
   Tensor block = order;
   if (run.o.causal) block = ops.Gather(BlocksOfColumns(run), order);
   return {Flat(run, block), Flat(run, weight)};
