@@ -107,7 +107,7 @@ def with_running_means(means):
     return np.diff(sums, axis=2, prepend=0)
 
 
-PICKS = {
+WEIGHED = {
     "topk-1": {"sort": "topk"},
     "topk-2": {"sort": "topk", "n_top": 2},
     "topk-5": {"sort": "topk", "n_top": 5},
@@ -116,22 +116,24 @@ PICKS = {
     "causal-1": {"causal": True, "n_top": 1},
     "causal": {"causal": True},
     "causal-3": {"causal": True, "n_top": 3},
+    "causal-iterations": {"causal": True, "sort": "sinkhorn", "temperature": 0.1},
 }
 
 
 @on_every_isa
 @pytest.mark.parametrize("power", [0, 7, 13, 20, 40, 100])
-@pytest.mark.parametrize("options", PICKS.values(), ids=PICKS)
-def test_weights_of_picks_at_any_size_of_the_scores_of_blocks(options, power, isa):
+@pytest.mark.parametrize("options", WEIGHED.values(), ids=WEIGHED)
+def test_weights_of_blocks_at_any_size_of_their_scores(options, power, isa):
     """Symptom: dq was 1.3e-2 of its largest off at scores of 1e4, 61 times its largest at 1e6, NaN
     at 1e30, and two equal scores of 1e8 had weights of 1 and 1: a score less the rounded logarithm
-    of a sum was the logarithm of a weight. The attention's own scores stay of order one."""
+    of a sum was the logarithm of a weight. Of causal iterations at a temperature of 0.1, dk was 0.1
+    of its largest off at 1e30. The attention's own scores stay of order one."""
     rng = np.random.default_rng(power)
     causal = options.get("causal", False)
     # Causal, running means of three rows are exact in float32.
     B, H, b, n = (32, 4, 1, 3) if causal else (6, 4, 2, 8)
     size = 2.0**power
-    case = Case("picks", B=B, H=H, Hkv=2, Nq=b * n, D=4,
+    case = Case("weighed", B=B, H=H, Hkv=2, Nq=b * n, D=4,
                 options=options | {"block_size": b, "scale": 1 / size})
     t = tensors(case, "f32", gradients=True)
     q, k = spread(rng, (B, H, n), size), few(rng, (B, 2, n))

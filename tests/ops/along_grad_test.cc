@@ -162,22 +162,35 @@ TEST_F(AlongGradTest, Cumulatives) {
   }
 }
 
-// e^x and e^-c are beyond float32, their product is not.
+// e^x and e^-c are beyond float32, their product is not; c in float32 is 0.03 off at 1e6.
 TEST_F(AlongGradTest, CumulativeLogSumExpOfLargeNumbers) {
-  Values x{{{4, 1}}, {{-INFINITY, 500, 501, 499}}};
-  const auto grads = Gradients(
-      [](Ops& ops, In in) {
-        return std::vector<Tensor>{ops.Cumulative(CumulativeOp::kLogSumExp, in[0], 0)};
-      },
-      inputs_ = {x}, {true});
-  const double c[] = {0, 500, 500 + std::log1p(std::exp(1.0)),
-                      500 + std::log(1 + std::exp(1.0) + std::exp(-1.0))};
-  EXPECT_EQ(grads[0][0].As<float>()[0], 0);
-  for (int i = 1; i < 4; ++i) {
-    double expected = 0;
-    for (int j = i; j < 4; ++j) expected += Weight(0, 0, j) * std::exp(x.data[0][i] - c[j]);
-    // c is rounded to 3e-5.
-    EXPECT_NEAR(grads[0][0].As<float>()[i], expected, 2e-4);
+  constexpr int kCount = 6;
+  const double far[kCount] = {-INFINITY, 0, 1, -1, -3, 2};
+  for (const double size : {500.0, 1e6, -1e6}) {
+    for (int way = 0; way < 4; ++way) {
+      SCOPED_TRACE(std::to_string(size) + " " + std::to_string(way));
+      const bool exclusive = way % 2 != 0, reverse = way / 2 != 0;
+      Values x{{{kCount, 1}}, {std::vector<float>(kCount)}};
+      for (int i = 0; i < kCount; ++i) x.data[0][i] = static_cast<float>(size + far[i]);
+      const auto grads = Gradients(
+          [&](Ops& ops, In in) {
+            return std::vector<Tensor>{
+                ops.Cumulative(CumulativeOp::kLogSumExp, in[0], 0, exclusive, reverse)};
+          },
+          inputs_ = {x}, {true});
+      double expected[kCount] = {};
+      for (int j = 0; j < kCount; ++j) {
+        const auto sees = [&](int i) {
+          return (reverse ? i > j : i < j) || (i == j && !exclusive);
+        };
+        double sum = 0;
+        for (int i = 0; i < kCount; ++i) sum += sees(i) ? std::exp(far[i]) : 0;
+        for (int i = 0; i < kCount && sum > 0; ++i) {
+          expected[i] += sees(i) ? Weight(0, 0, j) * std::exp(far[i]) / sum : 0;
+        }
+      }
+      for (int i = 0; i < kCount; ++i) EXPECT_NEAR(grads[0][0].As<float>()[i], expected[i], 1e-6);
+    }
   }
 }
 
