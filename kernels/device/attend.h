@@ -98,8 +98,8 @@ struct AttendTerms {
   View k2, v2;  // [B,Hkv,Nk2,D] [B,Hkv,Nk2,Dv], any float dtype, last stride 1: rows from Nk on
                 // of the pattern's gather order, with positions from Nk on
   View bias;    // [B,H,Nq,Nk], a float dtype; natural units; read at visible pairs of k only;
-                // -inf makes a pair invisible, and nothing else does: where finite numbers add up to
-                // more than float32 holds, the score is its largest number of that sign
+              // -inf makes a pair invisible, and nothing else does: where finite numbers add up to
+              // more than float32 holds, the score is its largest number of that sign
   View alibi_slopes;  // [B,H]
   View sinks;         // [B,H]: one more key with this score and value 0 in every row of q below nq;
                       // -inf: none
@@ -118,8 +118,8 @@ struct AttendProblem {
   View out;      // [B,H,Nq,Dv], a float dtype
   View lse;      // [B,H,Nq] float32, natural log; not written where weighting is not softmax
   // Like lse: what its rounding left out, lse_i = fl(lse_i + lse_low_i), so that P_ij = exp((s_ij -
-  // lse_i) - lse_low_i) sums to 1 at any size of the scores; 0 where lse is not finite. Not given():
-  // not wanted; of a gradient: 0.
+  // lse_i) - lse_low_i) sums to 1 at any size of the scores; 0 where lse is not finite. Not
+  // given(): not wanted; of a gradient: 0.
   View lse_low;
   std::vector<AttendSeq> seqs;  // their counts sum to B
   AttendTerms terms;
@@ -147,12 +147,11 @@ struct AttendArgs {
 //   dtable[i, l] = scale sum of dT_ij (without cap_table: sum of dS_ij) with label l; dq_rel =
 //   scale sum_j dT_ij r_delta; dr_delta = scale sum dT_ij q_rel_i
 // P is recomputed from lse and lse_low, which may count keys that other calls attended to (parts of
-// a pattern): out, lse, lse_low, dout, dlse are then those of the whole. A weight of the gradient is
-// that of the forward only if both find the same bits for s_ij: at a score of 1e6 one unit in the
-// last place is 6 % of the weight.
-// A term's gradient is dense, with 1 in every dimension that the term repeats (stride 0): summed
-// over it. Any float dtype (bias of sequences that gather: float32). Fully overwritten; not given:
-// not wanted.
+// a pattern): out, lse, lse_low, dout, dlse are then those of the whole. A weight of the gradient
+// is that of the forward only if both find the same bits for s_ij: at a score of 1e6 one unit in
+// the last place is 6 % of the weight. A term's gradient is dense, with 1 in every dimension that
+// the term repeats (stride 0): summed over it. Any float dtype (bias of sequences that gather:
+// float32). Fully overwritten; not given: not wanted.
 struct AttendTermGrads {
   View k2, v2, bias, alibi_slopes, sinks, table, q_rel, r;
 };

@@ -22,7 +22,7 @@ struct MergePart {
 
 struct MergeProblem {
   std::vector<MergePart> parts;  // 1 to kMaxMergeParts of one shape
-  View out, lse, lse_low;  // lse_low not given(): not wanted
+  View out, lse, lse_low;        // lse_low not given(): not wanted
 };
 
 struct MergeArgs {

@@ -29,8 +29,8 @@ struct AttendTensors {
 
 // out [B,H,Nq,Dv] of q's dtype and layout; lse [B,H,Nq] float32, natural log, -inf where a query
 // sees no key; lse_low as AttendProblem::lse_low. Both are empty where weighting is not softmax.
-// Gradients flow from out and lse to q, k, v and every tensor of AttendTensors but row_weight, which
-// is a constant.
+// Gradients flow from out and lse to q, k, v and every tensor of AttendTensors but row_weight,
+// which is a constant.
 struct AttendOut {
   Tensor out, lse;
   Tensor lse_low = {};  // empty in a part of a merge: 0

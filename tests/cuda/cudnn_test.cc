@@ -270,8 +270,8 @@ TEST_F(Cudnn, HeadsThatAreFiniteAreTheLibrarys) {
   EXPECT_NE(attention.ResultsOf(0), right);
 }
 
-// One rounded lse would make other weights of the scores that a gradient computes again: own kernels
-// compute both numbers.
+// One rounded lse would make other weights of the scores that a gradient computes again: own
+// kernels compute both numbers.
 TEST_F(Cudnn, HeadsOfALargeLseAreComputedAgain) {
   LargeAttention attention({});
   const TestArray low(DType::kF32, {1, 32, 512});
