@@ -19,9 +19,9 @@ Device& Cuda() { return CpuOf("cuda", 1); }
 // The problem of sequence `b` alone.
 AttendGradProblem Alone(AttendGradProblem p, int64_t b) {
   AttendTerms& t = p.forward.terms;
-  for (View* view :
-       {&p.forward.q, &p.forward.k, &p.forward.v, &p.forward.out, &p.forward.lse, &p.dout, &p.dlse,
-        &p.dq, &p.dk, &p.dv, &t.k2, &t.v2, &t.bias, &p.dterms.k2, &p.dterms.v2, &p.dterms.bias}) {
+  for (View* view : {&p.forward.q, &p.forward.k, &p.forward.v, &p.forward.out, &p.forward.lse,
+                     &p.forward.lse_low, &p.dout, &p.dlse, &p.dq, &p.dk, &p.dv, &t.k2, &t.v2,
+                     &t.bias, &p.dterms.k2, &p.dterms.v2, &p.dterms.bias}) {
     if (!view->given()) continue;
     view->shape.dims[0] = 1;
     view->data = static_cast<std::byte*>(view->data) + b * view->stride[0] * SizeOf(view->dtype);

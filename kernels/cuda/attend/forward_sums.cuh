@@ -45,8 +45,9 @@ class ForwardSums {
 
   // Softmax (Milakov and Gimelshein 2018) one tile of keys further: scores times `factor` become
   // weights as shares of e^max, and older sums shrink to the new maximum. kExact: of scores rounded
-  // to float32, so that the weight of one key is exactly 1; factor is 1. Otherwise one operation
-  // does it where |max| is small, with an error of it times 2^-23. REQUIRES: factor > 0.
+  // to float32, so that the weight of one key is exactly 1; factor is 1. Otherwise a row whose
+  // |max| is small takes one operation a weight, with an error of |max| 2^-23. REQUIRES: factor >
+  // 0.
   template <bool kExact>
   SIMT_FN void Soften(float factor) {
 #pragma unroll
@@ -59,16 +60,18 @@ class ForwardSums {
       // A row that has seen nothing: -inf - 0 instead of -inf - -inf.
       const float base = max_[r] == -INFINITY ? 0.0f : max_[r];
       const float decay = WeightBelow(old, base);
-      float to_base_2 = factor * kLog2E, base_2 = base * kLog2E;
-      if (!kExact && !(fabsf(base) <= kSmallScore)) {
+      const bool is_small = kExact || fabsf(base) <= kSmallScore;
+      const float base_2 = is_small ? base * kLog2E : 0.0f;
+      if (__any_sync(simt::kAllLanes, !is_small)) {
 #pragma unroll
         for (int n = 0; n < 8; ++n) {
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
-            Score(r, n, i) = __fsub_rn(ScaledProduct(factor, Score(r, n, i)), base);
+            // What is left is multiplied with the factor again: its rounding is as small as itself.
+            const float below = __fsub_rn(ScaledProduct(factor, Score(r, n, i)), base);
+            if (!is_small) Score(r, n, i) = __fdividef(below, factor);
           }
         }
-        to_base_2 = kLog2E, base_2 = 0;
       }
       float sum = 0;
 #pragma unroll
@@ -76,7 +79,8 @@ class ForwardSums {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           float& score = Score(r, n, i);
-          score = kExact ? WeightBelow(score, base) : simt::Exp2(fmaf(score, to_base_2, -base_2));
+          score =
+              kExact ? WeightBelow(score, base) : simt::Exp2(fmaf(score, factor * kLog2E, -base_2));
           sum += score;
         }
       }

@@ -244,7 +244,9 @@ __global__ void __launch_bounds__(kMergeThreads, 3)
   }
 }
 
-__global__ void __launch_bounds__(kMergeThreads)
+// Blocks of a processor at least: the compiler spills rather than give a thread more registers than
+// it thinks good.
+__global__ void __launch_bounds__(kMergeThreads, 2)
     MergeGradKernel(const __grid_constant__ Problems<MergeOver> problems,
                     const MergePartRows* table) {
   const Place<MergeOver> place = FindPlace(problems);
