@@ -49,9 +49,10 @@ std::vector<OptionSpec<LinearOptions>> Lines() {
       EnumOption("feature_map", &O::feature_map, LinearMapNames(), "phi"),
       BoolOption("normalize", &O::normalize, "false: out = scale * sum, no division"),
       ReadIf(
-          "feature_map is neither exp nor softmax",
+          "normalize is true and feature_map is neither exp nor softmax",
           [](const O& o) {
-            return o.feature_map != LinearMap::kExp && o.feature_map != LinearMap::kSoftmax;
+            return o.normalize && o.feature_map != LinearMap::kExp &&
+                   o.feature_map != LinearMap::kSoftmax;
           },
           FloatOption("eps", &O::eps, {.min = 0, .max = 1e30}, "added to the normaliser")),
       BoolOption("feature_sum_norm", &O::feature_sum_norm, "divide each phi by its own sum"),

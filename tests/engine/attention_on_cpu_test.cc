@@ -183,27 +183,25 @@ Cases PartsAndMasses() {
   const std::pair<const char*, SeqOf> patterns[] = {
       {"All", Everything}, {"Causal", Causal}, {"Short", Short}, {"PatternsOfHeads", ByHead}};
   for (const auto& [name, seq_of] : patterns) {
-    cases.push_back(
-        {std::string("ColumnMassOf") + name,
-         {Queries, Keys, Keys, Fixed({2, 2})},
-         [seq_of = seq_of](Ops& ops, In in) {
-           const AttendSeqs seqs = SeqsOf(ops, in[0], in[1], seq_of);
-           const AttendParams params{.scale = 0.7};
-           const AttendTensors terms{.sinks = in[3]};
-           const AttendOut out = ops.Attend(in[0], in[1], in[2], params, seqs, terms);
-           return Out{out.out, ops.ColumnMass(in[0], in[1], params, seqs, out.lse, terms)};
-         }});
+    cases.push_back({std::string("ColumnMassOf") + name,
+                     {Queries, Keys, Keys, Fixed({2, 2})},
+                     [seq_of = seq_of](Ops& ops, In in) {
+                       const AttendSeqs seqs = SeqsOf(ops, in[0], in[1], seq_of);
+                       const AttendParams params{.scale = 0.7};
+                       const AttendTensors terms{.sinks = in[3]};
+                       const AttendOut out = ops.Attend(in[0], in[1], in[2], params, seqs, terms);
+                       return Out{out.out, ops.ColumnMass(in[0], in[1], params, seqs, out, terms)};
+                     }});
   }
-  cases.push_back(
-      {"ColumnMassBesideASecondSource",
-       {Queries, Keys, Keys, kSecond, kSecond},
-       [](Ops& ops, In in) {
-         const AttendSeqs seqs = SeqsOf(ops, in[0], in[1], WithSecond);
-         const AttendParams params{.scale = 0.7};
-         const AttendTensors terms{.k2 = in[3], .v2 = in[4]};
-         const AttendOut out = ops.Attend(in[0], in[1], in[2], params, seqs, terms);
-         return Out{out.out, ops.ColumnMass(in[0], in[1], params, seqs, out.lse, terms)};
-       }});
+  cases.push_back({"ColumnMassBesideASecondSource",
+                   {Queries, Keys, Keys, kSecond, kSecond},
+                   [](Ops& ops, In in) {
+                     const AttendSeqs seqs = SeqsOf(ops, in[0], in[1], WithSecond);
+                     const AttendParams params{.scale = 0.7};
+                     const AttendTensors terms{.k2 = in[3], .v2 = in[4]};
+                     const AttendOut out = ops.Attend(in[0], in[1], in[2], params, seqs, terms);
+                     return Out{out.out, ops.ColumnMass(in[0], in[1], params, seqs, out, terms)};
+                   }});
   return cases;
 }
 

@@ -103,7 +103,9 @@ std::vector<OptionSpec<PerformerOptions>> PerformerLines() {
       FloatOption("feature_eps", &O::feature_eps, feature, "1e-6; generalized 1e-3; trig 0",
                   "added to every feature",
                   [](const O& o, int64_t) { return OptionValue(o.FeatureEps()); }),
-      StabilizerLine(),
+      ReadIf(
+          "causal is true and kind is not generalized",
+          [](const O& o) { return o.causal && o.IsStabilised(); }, StabilizerLine()),
       ReadIf(
           "renormalize is true", [](const O& o) { return o.renormalize; },
           FloatOption("den_eps", &O::den_eps, eps, "1e-6; generalized 0",
@@ -130,7 +132,8 @@ std::vector<OptionSpec<PerformerOptions>> PerformerLines() {
       ScaleOption(&O::scale, "q and k are multiplied by its root"),
       CausalOption(&O::causal),
       BoolOption("return_state", &O::return_state,
-                 "causal: also answer the state after the last key"),
+                 "causal: also answer the state after the last key; with stabilizer global no call "
+                 "takes it back"),
       SeedOption(&O::seed),
   };
 }
