@@ -69,7 +69,8 @@ TEST(DeviceTuning, APlanCountsTheGlobalsThatTheDeviceAssumes) {
   Engine engine(std::move(devices));
   for (const bool has_own : {false, true}) {
     SCOPED_TRACE(has_own ? "global rows have queries of their own" : "one call of attend");
-    const auto request = MakeRequest({"longformer", {}}, Direction::kForward, kN);
+    const auto request =
+        MakeRequest({"longformer", {{"window", int64_t{9}}}}, Direction::kForward, kN);
     if (has_own) request->Add("q_global", request->call.tensors["q"].shape);
     std::vector<uint8_t> globals(kN);
     request->call.tensors["global_mask"] = DenseView(globals.data(), DType::kU8, {kN});
