@@ -299,7 +299,7 @@ absl::StatusOr<int64_t> ParseMessageBytes(absl::string_view text, int64_t max_me
     return absl::InvalidArgumentError(absl::StrCat(
         "metadata: attnd-message-bytes must be a decimal number >= 0, got ", Quoted(text)));
   }
-  if (text.size() > 18) bytes = INT64_MAX;
+  if (text.size() > 18) return TooLarge(Quoted(text), max_message_bytes);
   ATTND_RETURN_IF_ERROR(CheckMessageSize(bytes, max_message_bytes));
   return bytes;
 }

@@ -53,10 +53,14 @@ int64_t DeviceBytes(const Plan& plan) {
 
 }  // namespace
 
-absl::Status CheckMessageSize(int64_t message_bytes, int64_t max_message_bytes) {
-  if (message_bytes <= max_message_bytes) return absl::OkStatus();
+absl::Status TooLarge(absl::string_view message_bytes, int64_t max_message_bytes) {
   return Permanent(absl::ResourceExhaustedError(absl::StrCat(
       "Received message larger than max (", message_bytes, " vs. ", max_message_bytes, ")")));
+}
+
+absl::Status CheckMessageSize(int64_t message_bytes, int64_t max_message_bytes) {
+  if (message_bytes <= max_message_bytes) return absl::OkStatus();
+  return TooLarge(absl::StrCat(message_bytes), max_message_bytes);
 }
 
 absl::Status CheckMessageFits(int64_t message_bytes, const Budget& budget) {

@@ -15,7 +15,9 @@ namespace attnd {
 
 struct TensorContext;
 
-// Of the whole message, in the words of gRPC's own check.
+// Of the whole message, in the words of gRPC's own check. TooLarge: of a size as text, which may
+// have more digits than an integer holds.
+absl::Status TooLarge(absl::string_view message_bytes, int64_t max_message_bytes);
 absl::Status CheckMessageSize(int64_t message_bytes, int64_t max_message_bytes);
 // A message that no budget could ever hold is not waited for.
 absl::Status CheckMessageFits(int64_t message_bytes, const Budget& budget);
