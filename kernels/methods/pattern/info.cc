@@ -14,7 +14,7 @@ std::vector<TensorInfo> AllInputs(const Unsupported& unsupported,
     for (TensorInfo& input : inputs) {
       if (input.name != "kv_lengths") continue;
       input.help +=
-          ", yet count in Nk - Nq: for a padded cache send causal_offset = kv_lengths - Nq";
+          ", yet count in Nk - Nq: for a cache with padding send causal_offset = kv_lengths - Nq";
     }
     inputs.push_back({"causal_offset", "[B]", "int32",
                       "position of query 0; default Nk - Nq, whatever kv_lengths are"});

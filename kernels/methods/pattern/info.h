@@ -18,7 +18,7 @@ enum class Duplicates : uint8_t { kSet, kMultiset };
 
 // What help says of the position p of query i, around which keys are seen.
 constexpr char kPositionHelp[] =
-    "p = i + Nk - Nq, or i + causal_offset[b]; padded cache: causal_offset = kv_lengths - Nq";
+    "p = i + Nk - Nq, or i + causal_offset[b]; cache with padding: causal_offset = kv_lengths - Nq";
 
 struct PatternOptions {
   std::optional<double> scale;  // unset: 1/sqrt(D)
