@@ -173,7 +173,7 @@ KERNELS = faults_of("attend/", [
      "TileOf<T>::template AddProduct<false>(",
      SUMS, "plain", "attend_grad_f32.cu"),
     ("order of sums", "a gradient adds products of the relative term pair by pair",
-     "attend_grad_pair.cuh",
+     "attend_grad_relative.cuh",
      "relative_first_ = window.is_shared ? static_cast<int32_t>(window.first) : -1;",
      "relative_first_ = -1;",
      SUMS, "plain", "attend_grad_f32.cu"),
