@@ -101,6 +101,11 @@ std::vector<TestCall> ScanCalls() {
          .options = {{"causal", true}, {"feature_map", Named("exp")}, {"normalize", normalize}},
          .dtypes = floats});
   }
+  calls.push_back({.method = "rfa",
+                   .options = {{"causal", true}, {"gated", true}, {"num_features", Whole(16)}},
+                   .N = kManyRows,
+                   .tensors = {{"gate_logits", {kB, kH, kManyRows}}},
+                   .dtypes = floats});
   calls.push_back(
       {.method = "fast_weights", .tensors = {{"beta_logits", {kB, kH, 75}}}, .dtypes = floats});
   // A walk over keys, which serves what chunks do not, has a kernel for each power of 2 of D, and
