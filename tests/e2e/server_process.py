@@ -13,9 +13,11 @@ import pytest
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 DATA = REPOSITORY / "tests" / "data"
-SERVER = pathlib.Path(os.environ.get("ATTND_SERVER", REPOSITORY / "build/server/attnd-server"))
+SERVER = pathlib.Path(
+    os.environ.get("ATTND_SERVER", REPOSITORY / "build/server/attnd-server")
+).resolve()  # tests change directory
 # Programs of the same build: on the strict device, and on the emulated CUDA runtime (tests/cuda).
-BUILD = SERVER.resolve().parent.parent
+BUILD = SERVER.parent.parent
 STRICT = BUILD / "tests/attnd-server-strict"
 EMULATED = BUILD / "tests/attnd-server-cuda"
 # Before those of a test, as "--device cuda".
@@ -57,7 +59,7 @@ class Server:
         environment = {**clean_environment(), "ATTND_CACHE_DIR": str(folder / "cache")}
         with open(self.log_path, "wb") as log:
             printed = log if output is None else output
-            command = [str(SERVER.resolve()), "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+            command = [str(SERVER), "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
             command += ["--ports-file", str(ports_file), *FLAGS, *flags]
             self.process = subprocess.Popen(
                 command if files is None else limited(command, files),

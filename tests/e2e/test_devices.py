@@ -14,7 +14,7 @@ import server_process
 from helpers import Busy, eventually
 from server_process import samples
 
-STRICT = server_process.SERVER.resolve().parent.parent / "tests/attnd-server-strict"
+STRICT = server_process.SERVER.parent.parent / "tests/attnd-server-strict"
 
 
 @pytest.fixture

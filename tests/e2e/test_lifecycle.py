@@ -19,7 +19,7 @@ from server_process import SERVER, clean_environment
 
 def run_server(*flags):
     return subprocess.run(
-        [str(SERVER.resolve()), *flags],
+        [str(SERVER), *flags],
         capture_output=True,
         text=True,
         timeout=30,

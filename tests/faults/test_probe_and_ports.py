@@ -9,7 +9,7 @@ from server_process import SERVER, clean_environment
 
 def run_server(*flags, timeout=30):
     return subprocess.run(
-        [str(SERVER.resolve()), *flags],
+        [str(SERVER), *flags],
         capture_output=True, text=True, timeout=timeout, env=clean_environment(),
     )  # fmt: skip
 
