@@ -62,9 +62,14 @@ class Axial : public PatternMethod<Options> {
                                 [](const Options& o, int64_t) { return o.AllAxes(); })),
                  BoolOption("causal_axis", &Options::causal_axis,
                             "sees no larger coordinate along the axis; not of union"),
-                 BoolOption("axis_bias", &Options::axis_bias,
-                            "bias is broadcastable to [B,H,d_a,d_a], the same on every line; of "
-                            "single")}}) {}
+                 ReadIf(
+                     "bias is sent",
+                     [](const Options&, const ProblemShape& problem) {
+                       return problem.Find("bias") != nullptr;
+                     },
+                     BoolOption("axis_bias", &Options::axis_bias,
+                                "bias is broadcastable to [B,H,d_a,d_a], the same on every line; "
+                                "of single"))}}) {}
 
  protected:
   void CheckOwn(const ProblemShape& problem, const Options& o, Reasons* reasons) const override {

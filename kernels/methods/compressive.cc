@@ -29,8 +29,11 @@ std::vector<OptionSpec<O>> Lines() {
           EnumOption("compression", &O::compression,
                      {"mean", "max", "conv", "dilated_conv", "most_used"},
                      "how rows that leave the memory are compressed")),
-      IntOption("rate", &O::rate, {.min = 1, .max = int64_t{1} << 30},
-                "c, rows that one compressed row stands for"),
+      ReadIf(
+          "return_memory or aux_loss is true",
+          [](const O& o) { return o.return_memory || o.aux_loss; },
+          IntOption("rate", &O::rate, {.min = 1, .max = int64_t{1} << 30},
+                    "c, rows that one compressed row stands for")),
       ReadIf(
           "return_memory or aux_loss is true",
           [](const O& o) { return o.return_memory || o.aux_loss; },

@@ -25,18 +25,23 @@ struct Options : PatternOptions {
 constexpr const char* kLabels[] = {"l2g_ids", "g2g_ids", "g2l_ids", "l2l_ids"};
 constexpr const char* kTables[] = {"rel_emb_long", "rel_emb_global", "rel_bias_long",
                                    "rel_bias_global"};
+constexpr char kTablesAreSent[] = "rel_emb_* or rel_bias_* is sent";
+
+bool SendsTables(const Options&, const ProblemShape& problem) {
+  return std::any_of(std::begin(kTables), std::end(kTables),
+                     [&](const char* name) { return problem.Find(name) != nullptr; });
+}
 
 Etc StructureOf(const SeenSeq& seq, const Options& o, const Integers& ints) {
   const auto ids = [&](const char* name) {
     const std::span<const int32_t> values = ints[name].OfSeq(seq.p, seq.b);
     return std::vector<int32_t>(values.begin(), values.end());
   };
-  const auto is_sent = [&](const char* name) { return seq.problem.Find(name) != nullptr; };
   return {.ng = *o.num_global,
           .radius = o.local_radius,
           .hard_l2g = o.hard_l2g,
           .hard_g2l = o.hard_g2l,
-          .is_labelled = std::any_of(std::begin(kTables), std::end(kTables), is_sent),
+          .is_labelled = SendsTables(o, seq.problem),
           .max_distance = o.max_distance,
           .sentence_ids = ids("sentence_ids"),
           .has_examples = ints["long_example_ids"].is_sent(),
@@ -94,10 +99,13 @@ class EtcMethod : public PatternMethod<Options> {
                            "ng, the first positions; at most N"),
                  IntOption("local_radius", &Options::local_radius, {.min = 1},
                            "r, long keys on either side"),
-                 IntOption("max_distance", &Options::max_distance, {.min = 0, .max = 32000},
-                           "k: farther distances share a label"),
-                 IntOption("relative_vocab_size", &Options::relative_vocab_size,
-                           {.min = 4, .max = 65535}, "V, rows of the tables; at least 2 k + 4"),
+                 ReadIf(kTablesAreSent, SendsTables,
+                        IntOption("max_distance", &Options::max_distance, {.min = 0, .max = 32000},
+                                  "k: farther distances share a label")),
+                 ReadIf(kTablesAreSent, SendsTables,
+                        IntOption("relative_vocab_size", &Options::relative_vocab_size,
+                                  {.min = 4, .max = 65535},
+                                  "V, rows of the tables; at least 2 k + 4")),
                  BoolOption("hard_g2l", &Options::hard_g2l,
                             "global rows see the long tokens of their sentence only, as "
                             "sentence_ids or its default have it"),

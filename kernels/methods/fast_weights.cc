@@ -106,7 +106,14 @@ std::vector<TensorInfo> FastInputs() {
   std::vector<TensorInfo> inputs = CommonInputs();
   inputs.push_back(Differentiable("beta_logits", "[B,Hkv,Nk]",
                                   "of the share that delta replaces; 1 when absent", "float32"));
-  for (TensorInfo& state : StateInputs()) inputs.push_back(std::move(state));
+  for (TensorInfo& state : StateInputs()) {
+    if (state.name == "state_z") {
+      state.help +=
+          "; delta: the first key of a stream without it is written whole, one after zeros not at "
+          "all";
+    }
+    inputs.push_back(std::move(state));
+  }
   return inputs;
 }
 

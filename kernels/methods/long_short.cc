@@ -67,7 +67,8 @@ std::vector<OptionSpec<O>> Lines() {
                               "w, keys around p; -1: none",
                               [](const O& o, int64_t) { return O{.causal = o.causal}.Width(); }),
                     &O::window),
-      ModeOption(),
+      ReadIf(
+          "window is not -1", [](const O& o) { return o.Width() != -1; }, ModeOption()),
       ReadIf(
           "causal is true", [](const O& o) { return o.causal; },
           IntOption("segment_len", &O::segment_len, {.min = 1, .max = 65536},
