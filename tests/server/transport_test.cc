@@ -64,7 +64,7 @@ class EchoCall final : public Handler {
   void OnHeaders(Rpc& rpc) override { rpc.Read(); }
   void OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) override {
     if (message == nullptr) return rpc.Finish(absl::InvalidArgumentError("no message"));
-    if (TextOf(*message) == "throw") throw std::bad_alloc();
+    if (message->Length() == 5 && TextOf(*message) == "throw") throw std::bad_alloc();
     rpc.Reply(*message);
   }
 };
@@ -78,6 +78,23 @@ class TripleCall final : public Handler {
     for (const char* suffix : {"1", "2", "3"}) rpc.Send(BytesOf(TextOf(*message) + suffix));
     rpc.Read();
   }
+};
+
+// Answers each message with 8 MiB, which do not fit a window.
+class LargeCall final : public Handler {
+ public:
+  explicit LargeCall(bool streams) : streams_(streams) {}
+  void OnHeaders(Rpc& rpc) override { rpc.Read(); }
+  void OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) override {
+    if (message == nullptr) return rpc.Close(absl::OkStatus());
+    const grpc::ByteBuffer large = BytesOf(std::string(8 << 20, 'x'));
+    if (!streams_) return rpc.Reply(large);
+    rpc.Send(large);
+    rpc.Read();
+  }
+
+ private:
+  const bool streams_;
 };
 
 template <class F>
@@ -94,6 +111,11 @@ class TransportTest : public testing::Test {
     MethodTable methods;
     methods["/test/Echo"] = [] { return std::make_unique<EchoCall>(); };
     methods["/test/Triple"] = [] { return std::make_unique<TripleCall>(); };
+    for (const bool streams : {false, true}) {
+      methods[streams ? "/test/LargeStream" : "/test/Large"] = [streams] {
+        return std::make_unique<LargeCall>(streams);
+      };
+    }
     methods["/test/Park"] = [this] { return std::make_unique<ParkedCall>(&parked_); };
     health_.AddMethods(&methods);
     auto transport = Transport::Start({.addresses = {"127.0.0.1:0"}}, std::move(methods));
@@ -211,7 +233,7 @@ void TransportTest::ExpectCancelled(const char* method) {
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
   auto stream = client.Open(method, &context);
   const TimePoint begin = std::chrono::steady_clock::now();
-  stream->Write(BytesOf(std::string(8 << 20, 'x')));
+  stream->Write(BytesOf("x"));
   const auto open_calls = [&] { return transport_->open_calls(); };
   WaitUntil([&] { return transport_->calls() == 1 && open_calls() == 1; });
   // Most of it does not fit the window. Patience is 30 s plus one for each MiB.
@@ -227,8 +249,8 @@ void TransportTest::ExpectCancelled(const char* method) {
   EXPECT_EQ(stream->Finish().error_code(), grpc::CANCELLED);
 }
 
-TEST_F(TransportTest, AnUnreadAnswerIsCancelled) { ExpectCancelled("/test/Echo"); }
-TEST_F(TransportTest, AnUnreadMessageOfAStreamIsCancelled) { ExpectCancelled("/test/Triple"); }
+TEST_F(TransportTest, AnUnreadAnswerIsCancelled) { ExpectCancelled("/test/Large"); }
+TEST_F(TransportTest, AnUnreadMessageOfAStreamIsCancelled) { ExpectCancelled("/test/LargeStream"); }
 
 // Regression: CancelStalled found a call before it was complete, and copied its weak pointer while
 // it was set. For the thread sanitizer.
