@@ -51,8 +51,9 @@ COPY tests tests
 RUN --mount=type=cache,target=/var/cache/ccache \
     cmake -S . -B build -G Ninja -DATTND_TESTS=ON -DATTND_BENCH=OFF -DATTND_CUDA=OFF \
     && cmake --build build --target kernels_tests server_tests \
-    && build/tests/kernels_tests --gtest_brief=1 \
-    && build/tests/server_tests --gtest_brief=1
+    && { ctest --test-dir build -j "$(nproc)" -L '^(kernels|server)_tests$' --no-tests=error \
+           --output-on-failure >tests.log || { grep -v 'Passed\|Start' tests.log; false; }; } \
+    && grep 'tests passed' tests.log
 
 FROM ${BASE} AS runtime-0
 # Packages where security updates are frequent: they arrive by rebuilding, and scanners see them.
