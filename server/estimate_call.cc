@@ -1,6 +1,10 @@
 #include "server/estimate_call.h"
 
+#include <google/protobuf/io/coded_stream.h>
+
 #include <functional>
+#include <map>
+#include <string>
 #include <utility>
 
 #include "attn/v1/attention.pb.h"
@@ -13,11 +17,24 @@
 namespace attnd {
 namespace {
 
+using google::protobuf::io::CodedOutputStream;
+
 // Of the message without its payloads.
 int64_t HeadBytes(const attn::v1::EstimateRequest& request) {
   size_t bytes = request.ByteSizeLong();
   for (const std::string& raw : request.raw()) bytes -= raw.size();
   return static_cast<int64_t>(bytes);
+}
+
+// Around the payloads that an estimate leaves out: a tag, the length, and the tensor's `raw_index`.
+int64_t FramingBytes(const std::map<std::string, View>& tensors) {
+  int64_t bytes = 0;
+  for (const auto& [name, view] : tensors) {
+    if (view.data != nullptr) continue;
+    const auto length = static_cast<uint64_t>(view.bytes());
+    bytes += 3 + static_cast<int64_t>(CodedOutputStream::VarintSize64(length));
+  }
+  return bytes;
 }
 
 class EstimateCall final : public SmallCall<attn::v1::EstimateRequest> {
@@ -82,9 +99,10 @@ void EstimateCall::Answer(Rpc& rpc, DecodedRequest decoded, int64_t head_bytes) 
   const absl::Status status = context_->AddPlan(rpc.client(), &decoded, control_.get());
   if (!status.ok()) return rpc.Finish(status);
   attn::v1::EstimateReply reply = DescribePlan(*decoded.plan, decoded.device);
-  // The request has the head of the estimate, and all payloads.
-  const int64_t message_bytes = decoded.plan->input_bytes + head_bytes;
-  for (std::string& refusal : RefusalsOf(*context_, *decoded.plan, message_bytes)) {
+  // The request has the head of the estimate, and each tensor's payload once.
+  const Plan& plan = *decoded.plan;
+  const int64_t message_bytes = plan.input_bytes + head_bytes + FramingBytes(plan.tensors);
+  for (std::string& refusal : RefusalsOf(*context_, plan, message_bytes)) {
     reply.add_refusals(std::move(refusal));
   }
   rpc.Reply(Serialize(reply));

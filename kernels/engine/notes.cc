@@ -31,7 +31,7 @@ std::string PaddedCacheNote(const MethodInfo& info) {
       "kv_lengths end before Nk, and query i still stands at key i + Nk - Nq; where the last "
       "query belongs to the last valid key, ";
   if (Takes(info, "causal_offset")) return rule + "send causal_offset = kv_lengths - Nq";
-  return rule + "send k and v without padding";
+  return rule + "send k and v without padding, sequences of other lengths in other requests";
 }
 
 }  // namespace

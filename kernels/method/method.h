@@ -87,14 +87,21 @@ class MethodOf : public Method {
  protected:
   virtual void CheckProblem(const ProblemShape&, const O&, Reasons*) const {}
   virtual std::string BranchOf(const ProblemShape&, const O&) const { return ""; }
-  // Of a method whose options are named otherwise, or that has windows: its own answer.
-  virtual bool FollowsPositions(const ProblemShape&, const O& o) const {
-    if constexpr (requires { o.causal; }) return o.causal;
+  // Of a method whose options are named otherwise, or that has windows: its own answer. Of one
+  // query, causal hides no key of any offset.
+  virtual bool FollowsPositions(const ProblemShape& problem, const O& o) const {
+    if constexpr (requires { o.causal; }) return o.causal && problem.Nq > 1;
     return false;
   }
   virtual Outputs Formula(Ops& ops, const Inputs& in, const O& o) const = 0;
 
  private:
+  // The options but for the i-th, which is unset.
+  O Without(size_t i, const O& options) const;
+  // Whether the i-th option stands for `value` where it is unset.
+  bool IsUsual(size_t i, const OptionValue& value, const O& options, int64_t D) const;
+  bool IsAcceptedWithout(size_t i, const ProblemShape& problem, const O& options) const;
+
   MethodInfo info_;
   std::vector<OptionSpec<O>> options_;
   std::vector<std::optional<OptionValue>> defaults_;  // of each option
@@ -127,13 +134,30 @@ OptionsHandle MethodOf<O>::Parse(const OptionMap& sent, Reasons* reasons) const 
 }
 
 template <class O>
+O MethodOf<O>::Without(size_t i, const O& options) const {
+  O without;
+  Reasons reasons(info_.id);  // none: each value was taken before
+  for (size_t other = 0; other < options_.size(); ++other) {
+    const std::optional<OptionValue> value = options_[other].get(options);
+    if (other == i || value == defaults_[other]) continue;
+    options_[other].set(value.value(), &without, &reasons);
+  }
+  return without;
+}
+
+template <class O>
+bool MethodOf<O>::IsUsual(size_t i, const OptionValue& value, const O& options, int64_t D) const {
+  return options_[i].derived && value == options_[i].derived(Without(i, options), D);
+}
+
+template <class O>
 std::string MethodOf<O>::Describe(const void* options, int64_t D) const {
   const O& parsed = *static_cast<const O*>(options);
   std::string text;
   for (size_t i = 0; i < options_.size(); ++i) {
     const std::optional<OptionValue> value = options_[i].get(parsed);
     if (!value.has_value() || value == defaults_[i]) continue;
-    if (options_[i].derived && *value == options_[i].derived(parsed, D)) continue;
+    if (IsUsual(i, *value, parsed, D)) continue;
     absl::StrAppend(&text, text.empty() ? "" : ",", options_[i].info.name, "=", BucketText(*value));
   }
   return text;
@@ -145,11 +169,23 @@ std::vector<std::string> MethodOf<O>::Notes(const ProblemShape& problem,
   const O& parsed = *static_cast<const O*>(options);
   std::vector<std::string> notes;
   for (size_t i = 0; i < options_.size(); ++i) {
-    if (options_[i].note == nullptr || options_[i].get(parsed) == defaults_[i]) continue;
-    const std::string note = options_[i].note(parsed, problem);
-    if (!note.empty()) notes.push_back(absl::StrCat(options_[i].info.name, " ", note));
+    const OptionSpec<O>& option = options_[i];
+    const std::optional<OptionValue> value = option.get(parsed);
+    if (option.note == nullptr || !value.has_value() || value == defaults_[i]) continue;
+    if (IsUsual(i, *value, parsed, problem.D)) continue;
+    const std::string note = option.note(parsed, problem);
+    // A value that another rule asks for is meant, although results do not depend on it.
+    if (note.empty() || !IsAcceptedWithout(i, problem, parsed)) continue;
+    notes.push_back(absl::StrCat(option.info.name, " ", note));
   }
   return notes;
+}
+
+template <class O>
+bool MethodOf<O>::IsAcceptedWithout(size_t i, const ProblemShape& problem, const O& options) const {
+  Reasons reasons(info_.id);
+  CheckProblem(problem, Without(i, options), &reasons);
+  return reasons.empty();
 }
 
 // Every file kernels/methods/<id>.cc ends with ATTND_METHOD(<id>, Class): the generated registry

@@ -56,6 +56,7 @@ struct OptionInfo {
 
 // What an option that is unset stands for where the method decides: by its other options, and by D,
 // which all requests of a batch share. No other size may enter: options are those of a whole batch.
+// The options it gets leave this one unset.
 template <class Options>
 using Derived = std::function<OptionValue(const Options&, int64_t D)>;
 

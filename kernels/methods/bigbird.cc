@@ -82,9 +82,9 @@ class BigBirdMethod : public PatternMethod<Options> {
                  IntOption("num_global_tokens", &Options::num_global_tokens, {.min = 0},
                            "of etc: at most N"),
                  ReadIf(
-                     "rand_blocks is absent",
-                     [](const Options&, const ProblemShape& p) {
-                       return p.Find("rand_blocks") == nullptr;
+                     "blocks are drawn",
+                     [](const Options& o, const ProblemShape& p) {
+                       return p.Find("rand_blocks") == nullptr && o.num_random_blocks != 0;
                      },
                      EnumOption("rand_plan", &Options::rand_plan, {"uniform", "prefix"},
                                 "draws from all blocks, or from the first ones")),

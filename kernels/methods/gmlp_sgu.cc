@@ -35,7 +35,10 @@ std::vector<OptionSpec<GmlpOptions>> Lines() {
   return {
       EnumOption("norm_scope", &O::norm_scope, {"model", "head", "none"},
                  "the gate channels of a row are normalised over all heads, or each head's"),
-      FloatOption("norm_eps", &O::norm_eps, {.min = 1e-30, .max = 1e30}, "added to the variance"),
+      ReadIf(
+          "norm_scope is not none", [](const O& o) { return o.norm_scope != NormScope::kNone; },
+          FloatOption("norm_eps", &O::norm_eps, {.min = 1e-30, .max = 1e30},
+                      "added to the variance")),
       EnumOption("act", &O::act, {"identity", "tanh", "sigmoid"}, "activation of the gate"),
       BoolOption("causal", &O::causal,
                  "row n sees rows m <= n: entries above the diagonal of weight are not used"),

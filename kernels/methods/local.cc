@@ -70,7 +70,9 @@ class Local : public PatternMethod<Options> {
                  ReadIf(
                      "granularity is token and causal is false",
                      [](const Options& o) {
-                       return o.granularity == Granularity::kToken && !o.causal;
+                       // 0 and -1 say what causal says.
+                       return o.granularity == Granularity::kToken &&
+                              (!o.causal || o.window_right.value_or(0) <= 0);
                      },
                      IntOption(
                          "window_right", &Options::window_right, {.min = -1}, "window_left",

@@ -23,6 +23,10 @@ namespace {
 
 using O = LongShortOptions;
 
+bool CompressesSegments(const O& o, const ProblemShape& problem) {
+  return o.causal && RankOf(problem, o) != 0;
+}
+
 // A refused value leaves the default, so that later rules skip it.
 OptionSpec<O> UnlessRefused(OptionSpec<O> line, std::optional<int64_t> O::*member) {
   line.set = [set = line.set, member](const OptionValue& v, O* o, Reasons* r) {
@@ -69,14 +73,12 @@ std::vector<OptionSpec<O>> Lines() {
                     &O::window),
       ReadIf(
           "window is not -1", [](const O& o) { return o.Width() != -1; }, ModeOption()),
-      ReadIf(
-          "causal is true", [](const O& o) { return o.causal; },
-          IntOption("segment_len", &O::segment_len, {.min = 1, .max = 65536},
-                    "l, positions of a segment")),
-      ReadIf(
-          "causal is true", [](const O& o) { return o.causal; },
-          EnumOption("segment_visibility", &O::segment_visibility, {"strict", "completed"},
-                     "segments before that of p, or all that end at or before p")),
+      ReadIf("causal is true and rank is not 0", CompressesSegments,
+             IntOption("segment_len", &O::segment_len, {.min = 1, .max = 65536},
+                       "l, positions of a segment")),
+      ReadIf("causal is true and rank is not 0", CompressesSegments,
+             EnumOption("segment_visibility", &O::segment_visibility, {"strict", "completed"},
+                        "segments before that of p, or all that end at or before p")),
       BoolOption("dual_ln", &O::dual_ln, "layer norms of near and of compressed keys and values"),
       ReadIf(
           "dual_ln is true", [](const O& o) { return o.dual_ln; },

@@ -63,8 +63,13 @@ class ReluAttention : public PatternMethod<Options> {
                      "activation", &Options::activation,
                      {"relu", "relu_squared", "gelu", "softplus", "identity", "relu6", "sigmoid"},
                      "phi"),
-                 FloatOption("alpha", &Options::alpha, {.min = 0, .max = 2},
-                             "power of the length that divides"),
+                 ReadIf(
+                     "a length divides",
+                     [](const Options& o) {
+                       return o.length_value.has_value() || o.length_norm != LengthNorm::kNone;
+                     },
+                     FloatOption("alpha", &Options::alpha, {.min = 0, .max = 2},
+                                 "power of the length that divides")),
                  ReadIf(
                      "length_value is absent",
                      [](const Options& o) { return !o.length_value.has_value(); },

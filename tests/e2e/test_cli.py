@@ -329,7 +329,7 @@ def test_float64_files_name_the_flag_that_converts(attn, rng, command):
     done = attn(command, "in.npz")
     assert done.returncode == 1
     assert done.stderr == ("attn: q must be float32, float16, bfloat16, got float64 "
-                           "(--dtype float32 converts)\n")
+                           "(--dtype float32 converts; integers: save int32)\n")
     ok(attn(command, "in.npz", "--dtype", "float32"))
     np.save("grad.npy", arrays["q"])
     if command == "run":

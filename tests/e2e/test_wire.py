@@ -124,7 +124,7 @@ def test_integers_become_int32_and_bools_uint8():
     "value, reason",
     [
         (np.zeros(2), "softmax: x must be float32, float16 or ml_dtypes.bfloat16, got float64; "
-         "convert it with x.astype(np.float32)"),
+         "convert it with x.astype(np.float32), integers with np.int32"),
         (np.zeros(2, complex), "got complex128"),
         (np.array(["a"]), "got <U1"),
         (np.array([2**31]), "softmax: x must fit int32, got 2147483648"),

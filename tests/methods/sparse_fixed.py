@@ -61,6 +61,7 @@ METHOD = pattern_method(
              options=fixed(16, 4, 4, causal=True)),
         Case("s15-c4-verts3", H=4, Nq=131, options=fixed(15, 4, 3)),
         Case("s10-c3-segment", Nq=131, options=fixed(10, 3, part="segment")),
+        Case("s40-segment", Nq=131, options={"stride": 40, "part": "segment"}),
         Case("s10-c3-segment-causal", dtypes=ALL, Nq=65,
              options=fixed(10, 3, part="segment", causal=True)),
         Case("s10-c3-summary", dtypes=ALL, Nq=131, options=fixed(10, 3, part="summary")),

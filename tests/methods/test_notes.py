@@ -27,9 +27,9 @@ def cache_of(rng, lengths, Nk, D=16):
     return k, v
 
 
-@pytest.mark.parametrize("queries", [1, 4])
-@pytest.mark.parametrize("method, options", [
-    ("local", {"window_left": 127}), ("softmax", {"causal": True}),
+@pytest.mark.parametrize("method, options, queries", [
+    ("local", {"window_left": 127}, 1), ("local", {"window_left": 127}, 4),
+    ("softmax", {"causal": True}, 4),
 ])
 def test_a_padded_cache_of_2048_slots(method, options, queries):
     """One query with window 127 saw nothing, four causal ones saw later tokens, without a word."""
@@ -120,7 +120,8 @@ def test_a_padded_cache_is_noted_for_methods_that_take_no_offset():
     {"q_lengths": np.array([9, 9], np.int32)},
     {"causal_offset": np.array([21, 55], np.int32)},
     {"q": np.zeros((2, 2, 64, 16), np.float32)},
-], ids=["full", "q_lengths", "causal_offset", "square"])
+    {"q": np.zeros((2, 2, 1, 16), np.float32)},  # causal hides no key of one query
+], ids=["full", "q_lengths", "causal_offset", "square", "one query"])
 def test_nothing_is_noted_of_what_is_meant(change):
     rng = np.random.default_rng(3)
     k, v = cache_of(rng, (30, 64), 64)
@@ -144,7 +145,30 @@ def test_a_memory_of_no_rows(method):
         " or aux_loss" if method == "compressive" else "") + " is true"]
 
 
+def test_a_state_that_no_call_takes():
+    rng = np.random.default_rng(5)
+    made = {name: rng.standard_normal((1, 2, 20, 8), dtype=np.float32) for name in "qkv"}
+
+    def notes(**options):
+        options = {"causal": True, "return_state": True} | options
+        return engine("").plan(library.Request("performer", made, options)).notes
+
+    assert notes(stabilizer="global") == ["performer: return_state answers a state that no call "
+                                          "takes, as stabilizer is global"]
+    assert notes() == notes(stabilizer="prefix") == []
+
+
 # --- options that others make meaningless ---
+
+
+@pytest.mark.parametrize("method, options", [
+    ("local", {"window_left": 4, "window_right": 0, "causal": True}),  # says it twice
+    ("performer", {"stabilizer": "global"}),  # what it would be anyway
+    ("sparse_fixed", {"stride": 16, "summary": 4, "part": "segment"}),  # 32 would be refused
+])
+def test_values_that_are_meant_are_not_noted(method, options):
+    made = {name: np.zeros((1, 2, 32, 8), np.float32) for name in "qkv"}
+    assert engine("").plan(library.Request(method, made, options)).notes == []
 
 
 def other_values(option):

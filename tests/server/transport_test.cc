@@ -80,23 +80,6 @@ class TripleCall final : public Handler {
   }
 };
 
-// Answers each message with 8 MiB, which do not fit a window.
-class LargeCall final : public Handler {
- public:
-  explicit LargeCall(bool streams) : streams_(streams) {}
-  void OnHeaders(Rpc& rpc) override { rpc.Read(); }
-  void OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) override {
-    if (message == nullptr) return rpc.Close(absl::OkStatus());
-    const grpc::ByteBuffer large = BytesOf(std::string(8 << 20, 'x'));
-    if (!streams_) return rpc.Reply(large);
-    rpc.Send(large);
-    rpc.Read();
-  }
-
- private:
-  const bool streams_;
-};
-
 template <class F>
 void WaitUntil(const F& condition) {
   for (int i = 0; i < 60000 && !condition(); ++i) {
@@ -111,11 +94,6 @@ class TransportTest : public testing::Test {
     MethodTable methods;
     methods["/test/Echo"] = [] { return std::make_unique<EchoCall>(); };
     methods["/test/Triple"] = [] { return std::make_unique<TripleCall>(); };
-    for (const bool streams : {false, true}) {
-      methods[streams ? "/test/LargeStream" : "/test/Large"] = [streams] {
-        return std::make_unique<LargeCall>(streams);
-      };
-    }
     methods["/test/Park"] = [this] { return std::make_unique<ParkedCall>(&parked_); };
     health_.AddMethods(&methods);
     auto transport = Transport::Start({.addresses = {"127.0.0.1:0"}}, std::move(methods));
@@ -130,8 +108,6 @@ class TransportTest : public testing::Test {
       return client_->Call(method, "x", &reply, context);
     });
   }
-
-  void ExpectCancelled(const char* method);
 
   Parked parked_;
   Health health_{{"test"}};
@@ -222,35 +198,6 @@ TEST_F(TransportTest, OfTwoAnswersTheFirstCountsWhateverTheyAre) {
     EXPECT_EQ(reply, replies_first ? "reply" : "");
   }
 }
-
-// Regression: a client that neither read its answers nor left held their memory for ever.
-void TransportTest::ExpectCancelled(const char* method) {
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(-1);         // else a client ends calls by itself
-  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // else its window may grow to hold an answer
-  const RpcClient client(transport_->addresses()[0], arguments);
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
-  auto stream = client.Open(method, &context);
-  const TimePoint begin = std::chrono::steady_clock::now();
-  stream->Write(BytesOf("x"));
-  const auto open_calls = [&] { return transport_->open_calls(); };
-  WaitUntil([&] { return transport_->calls() == 1 && open_calls() == 1; });
-  // Most of it does not fit the window. Patience is 30 s plus one for each MiB.
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  transport_->CancelStalled(begin + std::chrono::seconds(37));
-  EXPECT_EQ(open_calls(), 1);
-  WaitUntil([&] {
-    transport_->CancelStalled(std::chrono::steady_clock::now() + std::chrono::seconds(39));
-    return open_calls() == 0;
-  });
-  grpc::ByteBuffer message;
-  while (stream->Read(&message)) continue;
-  EXPECT_EQ(stream->Finish().error_code(), grpc::CANCELLED);
-}
-
-TEST_F(TransportTest, AnUnreadAnswerIsCancelled) { ExpectCancelled("/test/Large"); }
-TEST_F(TransportTest, AnUnreadMessageOfAStreamIsCancelled) { ExpectCancelled("/test/LargeStream"); }
 
 // Regression: CancelStalled found a call before it was complete, and copied its weak pointer while
 // it was set. For the thread sanitizer.

@@ -99,7 +99,7 @@ class TensorList:
     def _refuse(self, name: str, dtype: np.dtype[Any]) -> None:
         hint = ""
         if dtype == np.float64:
-            hint = f"; convert it with {name}.astype(np.float32)"
+            hint = f"; convert it with {name}.astype(np.float32), integers with np.int32"
         self.reasons.append(f"{self._method}: {name} must be {_FLOATS}, got {dtype}{hint}")
 
 

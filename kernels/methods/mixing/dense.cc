@@ -22,8 +22,10 @@ std::vector<OptionSpec<DenseOptions>> Lines() {
   using O = DenseOptions;
   return {
       BoolOption("mix_hidden", &O::mix_hidden, "false: positions alone, without hidden_kernel"),
-      EnumOption("hidden_scope", &O::hidden_scope, {"merged", "per_head"},
-                 "channels of all heads together, or of each head alone"),
+      ReadIf(
+          "mix_hidden is true", [](const O& o) { return o.mix_hidden; },
+          EnumOption("hidden_scope", &O::hidden_scope, {"merged", "per_head"},
+                     "channels of all heads together, or of each head alone")),
       BoolOption("causal", &O::causal,
                  "row n sees rows m <= n: entries above the diagonal of "
                  "seq_kernel are not used"),

@@ -66,7 +66,8 @@ class PatternMethod : public MethodOf<O> {
     CheckOwn(problem, o, reasons);
   }
   bool FollowsPositions(const ProblemShape& problem, const O& o) const final {
-    return o.causal || o.alibi || problem.Find("alibi_slopes") != nullptr || has_windows_(o);
+    const bool hides = o.causal && problem.Nq > 1;
+    return hides || o.alibi || problem.Find("alibi_slopes") != nullptr || has_windows_(o);
   }
   Outputs Formula(Ops& ops, const Inputs& in, const O& o) const final {
     return ForSequences(ops, in, this->info().inputs, [&](const Inputs& sequences) {

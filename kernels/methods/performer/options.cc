@@ -75,6 +75,20 @@ ElementOp KernelFnOf(const PerformerOptions& o) {
   return KernelFns()[static_cast<size_t>(o.kernel_fn)].second;
 }
 
+OptionSpec<PerformerOptions> ReturnStateLine() {
+  using O = PerformerOptions;
+  OptionSpec<O> line = BoolOption(
+      "return_state", &O::return_state,
+      "causal: also answer the state after the last key; with stabilizer global no call takes it "
+      "back");
+  line.note = [](const O& o, const ProblemShape&) -> std::string {
+    const bool is_global = o.IsStabilised() && o.StabilizerOrUsual() == O::Stabilizer::kGlobal;
+    return o.causal && is_global ? "answers a state that no call takes, as stabilizer is global"
+                                 : "";
+  };
+  return line;
+}
+
 std::vector<OptionSpec<PerformerOptions>> PerformerLines() {
   using O = PerformerOptions;
   const FloatRange eps = {.min = 0, .max = 1e30};
@@ -131,9 +145,7 @@ std::vector<OptionSpec<PerformerOptions>> PerformerLines() {
                     "each value draws another omega of one seed")),
       ScaleOption(&O::scale, "q and k are multiplied by its root"),
       CausalOption(&O::causal),
-      BoolOption("return_state", &O::return_state,
-                 "causal: also answer the state after the last key; with stabilizer global no call "
-                 "takes it back"),
+      ReturnStateLine(),
       SeedOption(&O::seed),
   };
 }

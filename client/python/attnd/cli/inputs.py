@@ -100,7 +100,7 @@ def converted(arrays: Mapping[str, Array], dtype: str | None) -> dict[str, Array
     refused = [n for n in arrays if n in floats and arrays[n].dtype.newbyteorder("=") not in served]
     if refused:
         reasons = [f"{n} must be {', '.join(_DTYPES)}, got {arrays[n].dtype}" for n in refused]
-        raise ValueError("; ".join(reasons) + " (--dtype float32 converts)")
+        raise ValueError("; ".join(reasons) + " (--dtype float32 converts; integers: save int32)")
     return dict(arrays)
 
 
