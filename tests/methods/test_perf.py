@@ -92,6 +92,8 @@ def test_workspace_of_lengths_is_bounded(method, dtype):
             lengths = tuple(sizes.choice(of) for _ in range(B))
             check_bound(method, sized(method, like, dtype, lengths, H=sizes.choice((1, 4)),
                                       Nq=tokens, D=sizes.choice((2, 8, 64))), threads)
+        if not is_processor():
+            continue  # where a kernel takes seconds
         for lengths in ((63, 64), tuple(range(40, 56))):
             check_bound(method, sized(method, like, dtype, lengths, H=4, Nq=64, D=64, Dv=16))
         large = (131, 130, 7, 131, 64, 64, 100, 131) * (1 if dtype == "f32" else 2)
