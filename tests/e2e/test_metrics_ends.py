@@ -71,10 +71,12 @@ def test_waiting_in_vain_counts_as_waiting(server, client, rng):
             # Long enough to reach the server.
             client.forward(q, q, q, method="local", options={"window_left": 1}, timeout=1)
         assert caught.value.code == grpc.StatusCode.DEADLINE_EXCEEDED
-        # Refused by prediction or after it waited, as the machine is fast.
-        labels = {"code": "DEADLINE_EXCEEDED"}
-        assert eventually(lambda: ended(server, **labels) == (1, 1))
-    assert server.metric("attnd_refused_total", reason="deadline") == 1
+        # Refused by prediction or after it waited, as the machine is fast. The client leaves at its
+        # deadline, and its word may reach the server a moment before the server's clock says so.
+        codes = ("DEADLINE_EXCEEDED", "CANCELLED")
+        assert eventually(lambda: sorted(ended(server, code=c) for c in codes) == [(0, 0), (1, 1)])
+    reasons = ("deadline", "cancelled")
+    assert sum(server.metric("attnd_refused_total", reason=r) for r in reasons) == 1
 
 
 def test_every_rpc_counts_its_errors(server, client):
