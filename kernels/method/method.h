@@ -87,10 +87,9 @@ class MethodOf : public Method {
  protected:
   virtual void CheckProblem(const ProblemShape&, const O&, Reasons*) const {}
   virtual std::string BranchOf(const ProblemShape&, const O&) const { return ""; }
-  // Of a method whose options are named otherwise, or that has windows: its own answer. Of one
-  // query, causal hides no key of any offset.
-  virtual bool FollowsPositions(const ProblemShape& problem, const O& o) const {
-    if constexpr (requires { o.causal; }) return o.causal && problem.Nq > 1;
+  // Of a method whose options are named otherwise, or that has windows: its own answer.
+  virtual bool FollowsPositions(const ProblemShape&, const O& o) const {
+    if constexpr (requires { o.causal; }) return o.causal;
     return false;
   }
   virtual Outputs Formula(Ops& ops, const Inputs& in, const O& o) const = 0;

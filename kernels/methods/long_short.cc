@@ -53,11 +53,7 @@ OptionSpec<O> ModeOption() {
             if (!o.window_mode.has_value()) return std::nullopt;
             return name_of(*o.window_mode);
           },
-          [name_of](const O& o, int64_t) {
-            O unset = o;
-            unset.window_mode.reset();
-            return name_of(unset.Mode());
-          }};
+          [name_of](const O& o, int64_t) { return name_of(o.Mode()); }};
 }
 
 std::vector<OptionSpec<O>> Lines() {
@@ -67,10 +63,10 @@ std::vector<OptionSpec<O>> Lines() {
                     "r, vectors that stand for all keys or for a segment; 0: none; sent tensors "
                     "that have r decide it"),
           &O::rank),
-      UnlessRefused(IntOption("window", &O::window, {.min = -1, .max = 65536}, "8; causal 512",
-                              "w, keys around p; -1: none",
-                              [](const O& o, int64_t) { return O{.causal = o.causal}.Width(); }),
-                    &O::window),
+      UnlessRefused(
+          IntOption("window", &O::window, {.min = -1, .max = 65536}, "8; causal 512",
+                    "w, keys around p; -1: none", [](const O& o, int64_t) { return o.Width(); }),
+          &O::window),
       ReadIf(
           "window is not -1", [](const O& o) { return o.Width() != -1; }, ModeOption()),
       ReadIf("causal is true and rank is not 0", CompressesSegments,

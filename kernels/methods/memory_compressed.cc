@@ -48,8 +48,8 @@ class MemoryCompressed : public MethodOf<O> {
     CheckMemoryCompressed(p, o, reasons);
   }
 
-  bool FollowsPositions(const ProblemShape& p, const O& o) const override {
-    return (o.causal && p.Nq > 1) || o.IsLocal();
+  bool FollowsPositions(const ProblemShape&, const O& o) const override {
+    return o.causal || o.IsLocal();
   }
 
   // One launch of a convolution has one width.

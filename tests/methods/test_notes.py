@@ -102,6 +102,35 @@ def test_a_padded_cache_is_noted_where_positions_decide(method, options):
     assert any(PADDED in note for note in noted) == expects, noted
 
 
+def differs(method, pair, options):
+    """Whether a row with and without padding have other results; None: not both are accepted."""
+    if not all(planned(method, made, options) for made in pair):
+        return None
+    outs = [outputs(method, made, options)["out"] for made in pair]
+    return not np.allclose(*outs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("queries", [1, 3])
+@pytest.mark.parametrize("method", [
+    pytest.param(m, id=m.id) for m in methods().values()
+    if {"kv_lengths", "k"} <= {*m.tensors}
+    and "causal" in {option["name"] for option in described()[m.id]["options"]}])
+def test_what_causal_changes_of_a_padded_row_is_noted(method, queries):
+    """Symptom: one causal query got no note in long_short and memory_compressed, which see by
+    segments, windows and cells. What differs without causal, too, is drawn for the padded size."""
+    rng = np.random.default_rng(6)
+    n, Nk = 40, 64
+    q = rng.standard_normal((1, 2, queries, 16), dtype=np.float32)
+    k, v = cache_of(rng, (n,), Nk)
+    padded = {"q": q, "k": k, "v": v, "kv_lengths": np.array([n], np.int32)}
+    pair = (padded, {"q": q, "k": k[:, :, :n], "v": v[:, :, :n]})
+    for options in [{}, *method.batches]:
+        causal = options | {"causal": True}
+        if differs(method, pair, causal) and not differs(method, pair, options | {"causal": False}):
+            notes = planned(method, padded, causal).notes
+            assert any("kv_lengths end before Nk" in note for note in notes), causal
+
+
 def test_a_padded_cache_is_noted_for_methods_that_take_no_offset():
     rng = np.random.default_rng(2)
     q = rng.standard_normal((2, 2, 3, 16), dtype=np.float32)

@@ -66,6 +66,7 @@ class PatternMethod : public MethodOf<O> {
     CheckOwn(problem, o, reasons);
   }
   bool FollowsPositions(const ProblemShape& problem, const O& o) const final {
+    // A single query sees every valid key at the offset of the padded cache, too.
     const bool hides = o.causal && problem.Nq > 1;
     return hides || o.alibi || problem.Find("alibi_slopes") != nullptr || has_windows_(o);
   }

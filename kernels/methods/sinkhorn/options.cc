@@ -44,7 +44,7 @@ OptionSpec<O> SortOption() {
         if (!o.sort.has_value()) return std::nullopt;
         return names.at(static_cast<size_t>(*o.sort));
       },
-      [](const O& o, int64_t) { return NameOf(O{.causal = o.causal}.Sort()); }};
+      [](const O& o, int64_t) { return NameOf(o.Sort()); }};
 }
 
 OptionSpec<O> LocalOption() {
@@ -59,7 +59,7 @@ OptionSpec<O> LocalOption() {
             o->local = value;
           },
           [](const O& o) { return options_internal::ValueOf(o.local); },
-          [](const O& o, int64_t) { return O{.sortcut = o.sortcut}.Local(); }};
+          [](const O& o, int64_t) { return o.Local(); }};
 }
 
 int64_t Blocks(int64_t rows, int64_t block) { return block < 1 ? 0 : CeilDiv(rows, block); }
@@ -133,9 +133,6 @@ void CheckSortedKeys(const ProblemShape& p, const O& o, Reasons* reasons) {
 }  // namespace
 
 std::vector<OptionSpec<O>> SinkhornLines() {
-  const auto usual = [](const O& o) {
-    return O{.sort = o.sort, .sortcut = o.sortcut, .causal = o.causal};
-  };
   return {
       IntOption("block_size", &O::block_size, {.min = 1, .max = kMostBlock},
                 "b, queries of a block"),
@@ -152,11 +149,11 @@ std::vector<OptionSpec<O>> SinkhornLines() {
           "sort is sinkhorn or causal is true", [](const O& o) { return !o.IsTopK() || o.causal; },
           FloatOption("temperature", &O::temperature, {.min = 1e-15, .max = 1e30},
                       "0.75; causal topk 1", "divides the scores of blocks",
-                      [usual](const O& o, int64_t) { return usual(o).Temperature(); })),
+                      [](const O& o, int64_t) { return o.Temperature(); })),
       BoolOption("gumbel", &O::gumbel, "adds noise to the scores of Sinkhorn's iterations"),
       IntOption("n_top", &O::n_top, {.min = 1, .max = kMostTop}, "1; causal topk 2",
                 "sorted blocks of a query block, at most all; topk only",
-                [](const O& o, int64_t) { return O{.sort = o.sort, .causal = o.causal}.Top(); }),
+                [](const O& o, int64_t) { return o.Top(); }),
       IntOption("sortcut", &O::sortcut, {.min = 0, .max = kMostTop},
                 "n: every query sees the first n sorted blocks, at most all; 0: off"),
       LocalOption(),
